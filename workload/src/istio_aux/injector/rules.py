@@ -37,6 +37,7 @@ class Probe(msgspec.Struct, frozen=True):
     reached: bool = True
 
 
+_DEACTIVATED = Injector(state=State.DEACTIVATED, why="none of its webhooks is called for new pods")
 _NOT_PROBED = Probe(injected=False, why="it has not been probed yet", reached=False)
 
 
@@ -116,18 +117,15 @@ def evaluate(
     Only control planes in the namespace ``root`` matter; None: all. Deactivated injectors
     are left out if another is active: `istioctl install` leaves such a configuration on purpose.
     """
-    active: list[Injector] = []
-    deactivated: list[Injector] = []
+    found = list[Injector]()
     for _, group in groupby(_of(hooks, root), lambda hook: hook.configuration):
         mine = [*group]
-        if there := targets(mine):
-            active.append(_worst(mine[0], [_check(target, facts) for target in there]))
-        else:
-            why = "none of its webhooks is called for new pods"
-            deactivated.append(_worst(mine[0], [Injector(state=State.DEACTIVATED, why=why)]))
+        checks = [_check(target, facts) for target in targets(mine)]
+        found.append(_worst(mine[0], checks or [_DEACTIVATED]))
+    active = [each for each in found if each.state is not State.DEACTIVATED]
     where = f" for a control plane in namespace {root}" if root else ""
     absent = f"no webhook configuration of Istio's injector{where}"
-    return tuple(active or deactivated) or (Injector(state=State.ABSENT, why=absent),)
+    return tuple(active or found) or (Injector(state=State.ABSENT, why=absent),)
 
 
 def targets(hooks: Iterable[Hook], *, root: str | None = None) -> tuple[ClientConfig, ...]:

@@ -21,7 +21,7 @@ from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import UNANSWERED, ApiError, Backoff, InvalidNameError, jittered
+from istio_aux.kube.errors import UNANSWERED, UNREAD, ApiError, Backoff, InvalidNameError, jittered
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
@@ -412,17 +412,12 @@ async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
         KubeError: the API server does not answer.
     """
     try:
-        pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
-        read_pages = [page async for page in pages]
-    except ApiError as error:
+        configurations = await actions.list_kept(
+            client, actions.CONFIGURATIONS, Configuration, {}, kept.configuration
+        )
+    except UNREAD as error:  # One that cannot be read may be Istio's.
         return ControlPlanes(), (f"{actions.CONFIGURATIONS}: {error}",)
-    gaps = [f"cannot read configuration {bad}" for page in read_pages for bad in page.unreadable]
-    if gaps:  # It may be Istio's.
-        return ControlPlanes(), tuple(gaps)
-    # A list that started again has some objects twice.
-    listed = (item for page in read_pages for item in page.items)
-    configurations = {item.metadata.name: kept.configuration(item) for item in listed}
-    hooks = hooks_of(configurations.values())
+    hooks, gaps = hooks_of(configurations), list[str]()
     policy_of: dict[ControlPlane, InjectionPolicy] = {}
     for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
         if policy := await read_policy(client, plane, None):

@@ -243,9 +243,8 @@ class PodStore:
 
     def set_injectors(self, control_planes: ControlPlanes) -> None:
         """Replace what is known of Istio's injectors."""
-        if control_planes != self.control_planes:
-            self.control_planes = control_planes
-            self.invalidate()
+        self.control_planes = control_planes
+        self.invalidate()
 
     def set_applications(self, applications: Applications) -> None:
         """Replace the applications that ask for sidecars."""
