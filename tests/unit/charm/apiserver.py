@@ -33,6 +33,11 @@ def endpoint(pod: str, address: str, *, ready: bool | None = True) -> dict[str, 
     return {"addresses": [address], "conditions": {"ready": ready}, "targetRef": target}
 
 
+def refusal(code: int, message: str) -> httpx2.Response:
+    """What the API server answers instead of an object."""
+    return httpx2.Response(code, json={"kind": "Status", "code": code, "message": message})
+
+
 class ApiServer:
     """Keeps objects by URL path and knows apply, get, list, merge patches, delete and tokens.
 
@@ -76,6 +81,9 @@ class ApiServer:
     def kinds(self) -> list[str]:
         return sorted(o["kind"] for o in self.objects.values())
 
+    def names(self, kind: str) -> list[str]:
+        return sorted(o["metadata"]["name"] for o in self.objects.values() if o["kind"] == kind)
+
     def one(self, kind: str, end: str = "") -> dict[str, Any]:
         """The only object of a kind whose name has this end."""
         found = (o for o in self.objects.values() if o["kind"] == kind)
@@ -98,9 +106,9 @@ class ApiServer:
             return httpx2.Response(404, text="404 page not found\n")
         if f"{verb} {resource}" in self.denied:
             why = f'User "charm" cannot {verb} resource "{resource}"'
-            return self._status(403, "Forbidden", f"{resource} is forbidden: {why}")
+            return refusal(403, f"{resource} is forbidden: {why}")
         if f"{verb} {resource}" in self.broken:
-            return self._status(503, "ServiceUnavailable", "etcd is slow")
+            return refusal(503, "etcd is slow")
         if resource == "tokenreviews":
             return self._review_token(body)
         return self._act(request, path, body)
@@ -138,10 +146,10 @@ class ApiServer:
             case "GET" if path.rpartition("/")[2] in self._plurals():
                 return self._list(request, path)
             case _ if present is None:
-                return self._status(404, "NotFound", f'"{path.rpartition("/")[2]}" not found')
+                return refusal(404, f'"{path.rpartition("/")[2]}" not found')
             case "DELETE":
                 del self.objects[path]
-                return self._status(200, "", "")
+                return refusal(200, "")
             case "POST":
                 life, uid = body["spec"]["expirationSeconds"], present["metadata"]["uid"]
                 token = jwt(uid, time.time(), time.time() + life)
@@ -169,7 +177,7 @@ class ApiServer:
     def _merge(self, _: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
         present = self.objects.get(path)
         if present is None:
-            return self._status(404, "NotFound", f"{path} not found")
+            return refusal(404, f"{path} not found")
         assert body["metadata"]["uid"] == present["metadata"]["uid"]
         self.objects[path] = merged(present, body)
         return httpx2.Response(200, json=self.objects[path])
@@ -217,7 +225,7 @@ class ApiServer:
         ours = body["metadata"]
         there: dict[str, Any] = present["metadata"] if present else {}
         if ours["uid"] != there.get("uid"):
-            return self._status(409, "Conflict", "uid mismatch")
+            return refusal(409, "uid mismatch")
         by = (path, request.url.params["fieldManager"])
         wanted = {(f, k): v for f in ("labels", "annotations") for k, v in ours.get(f, {}).items()}
         for field, key in self._managed.get(by, set()) - set(wanted):
@@ -254,8 +262,3 @@ class ApiServer:
             "tokenreviews", "trainjobs", "validatingadmissionpolicies",
             "validatingadmissionpolicybindings", "xgboostjobs",
         }  # fmt: skip
-
-    @staticmethod
-    def _status(code: int, reason: str, message: str) -> httpx2.Response:
-        body = {"kind": "Status", "code": code, "reason": reason, "message": message}
-        return httpx2.Response(code, json=body)

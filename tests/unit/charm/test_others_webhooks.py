@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx2
 import pytest
 from charms.istio_aux.v0.sidecar import Mesh
 from ops import testing
 
+from .apiserver import refusal
 from .conftest import Unit, active
 from .test_injection_labels import OURS, labels
 from .test_reconcile import STANDING
@@ -29,21 +29,16 @@ WRITE = "patch peerauthentications"
 PATH = "/apis/security.istio.io/v1/namespaces/kubeflow/peerauthentications/istio-aux"
 
 
-def refusal(code: int, reason: str, message: str) -> httpx2.Response:
-    body = {"kind": "Status", "code": code, "reason": reason, "message": message}
-    return httpx2.Response(code, json=body)
-
-
 @pytest.fixture
 def away(unit: Unit) -> Unit:
     """A unit whose istiod is away, without its PeerAuthentication."""
     del unit.api.objects[PATH]
-    unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
+    unit.api.answers[WRITE] = refusal(500, AWAY)
     return unit
 
 
 def test_every_other_object_is_created_while_istiod_is_away(new_unit: Unit) -> None:
-    new_unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
+    new_unit.api.answers[WRITE] = refusal(500, AWAY)
 
     new_unit.configure()
 
@@ -54,7 +49,7 @@ def test_every_other_object_is_created_while_istiod_is_away(new_unit: Unit) -> N
 
 def test_a_kind_that_the_api_server_cannot_list_yet_hides_nothing(unit: Unit) -> None:
     """For a second or so after a CRD is created, its objects cannot be listed."""
-    starting = refusal(429, "TooManyRequests", "storage is (re)initializing")
+    starting = refusal(429, "storage is (re)initializing")
     unit.api.answers["list peerauthentications"] = starting
     unit.process.stuck = [{"namespace": "team-a", "name": "train"}]
 
@@ -115,7 +110,7 @@ def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_app
 
 def test_an_object_that_is_as_it_should_be_asks_no_validator(unit: Unit) -> None:
     """An istiod that is away would refuse it in each event, and one that hangs takes 3 s."""
-    unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
+    unit.api.answers[WRITE] = refusal(500, AWAY)
 
     assert unit.run() == active()
 
@@ -146,7 +141,7 @@ def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_sta
     unit.configure(inject_namespaces="team-b")
     failed = 'failed calling webhook "rules.example"'
     for name in ("team-a", "team-b"):
-        unit.api.answers[f"patch namespaces {name}"] = refusal(code, "InternalError", failed)
+        unit.api.answers[f"patch namespaces {name}"] = refusal(code, failed)
 
     failed = SERVER + failed
     assert unit.configure(inject_namespaces="team-a,team-c") == active(

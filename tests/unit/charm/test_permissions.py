@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from ops import testing
 
-from .apiserver import ApiServer
+from .apiserver import ApiServer, refusal
 from .conftest import Unit, active
 from .test_security import granted
 
@@ -56,8 +56,7 @@ def test_only_a_right_that_the_charm_lacks_is_missing_trust(
     why: str, status: type, new_unit: Unit
 ) -> None:
     """What else the API server forbids is said as it says it; no `juju trust` changes that."""
-    body = {"kind": "Status", "code": 403, "message": why}
-    new_unit.api.failures = [httpx2.Response(403, json=body)]
+    new_unit.api.failures = [refusal(403, why)]
 
     said = new_unit.configure()
 
@@ -117,18 +116,15 @@ def test_a_cluster_without_validating_policies_works(new_unit: Unit) -> None:
 
 
 def test_a_policy_goes_after_the_permission_that_it_narrows(unit: Unit) -> None:
-    def policies() -> list[str]:
-        found = [o for o in unit.api.objects.values() if o["kind"] == "ValidatingAdmissionPolicy"]
-        return sorted(policy["metadata"]["name"] for policy in found)
-
-    before = policies()
+    kind = "ValidatingAdmissionPolicy"
+    before = unit.api.names(kind)
     unit.configure(race_policy="restart-jobs")
-    assert policies() == sorted([*before, f"{before[0]}-jobs"])
+    assert unit.api.names(kind) == sorted([*before, f"{before[0]}-jobs"])
     unit.api.calls.clear()
 
     unit.configure()
 
-    assert policies() == before
+    assert unit.api.names(kind) == before
     policy = "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/"
     role = "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/"
     assert unit.api.first(role) < unit.api.first(policy)

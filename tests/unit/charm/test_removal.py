@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import httpx2
 import pytest
 from lightkube.core.resource import api_info
 from ops import testing
 
 import cluster
 
-from .apiserver import MODEL_UID
+from .apiserver import MODEL_UID, refusal
 from .conftest import Unit
 from .test_others_webhooks import MESH
 
@@ -94,8 +93,7 @@ def test_objects_of_another_application_stay(unit: Unit) -> None:
 
 @pytest.mark.parametrize("code", [401, 403, 404])
 def test_a_permission_that_juju_removed_does_not_stop_the_removal(code: int, unit: Unit) -> None:
-    answer = httpx2.Response(code, json={"kind": "Status", "message": "no"})
-    unit.api.answers = {"list mutatingwebhookconfigurations": answer}
+    unit.api.answers = {"list mutatingwebhookconfigurations": refusal(code, "no")}
 
     unit.remove()
 
@@ -144,7 +142,7 @@ def test_a_unit_that_stays_after_all_and_is_removed_later_says_what_it_leaves(un
 
 
 def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
-    unit.api.failures = [httpx2.Response(500, json={"kind": "Status", "message": "etcd is gone"})]
+    unit.api.failures = [refusal(500, "etcd is gone")]
 
     with pytest.raises(testing.errors.UncaughtCharmError, match="etcd is gone"):
         unit.remove()
@@ -166,8 +164,7 @@ def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Un
 def test_nothing_cluster_wide_is_applied_while_the_namespace_cannot_be_read(
     new_unit: Unit,
 ) -> None:
-    body = {"kind": "Status", "code": 503, "message": "etcd is slow"}
-    new_unit.api.answers = {"list namespaces": httpx2.Response(503, json=body)}
+    new_unit.api.broken = {"list namespaces"}
 
     status = new_unit.configure()
 

@@ -19,6 +19,7 @@ from unit.rules import pods
 
 import workload
 
+from .apiserver import refusal
 from .conftest import SINCE, WELL, Unit, active
 
 LAST_GOOD = "last-good-options"
@@ -172,7 +173,7 @@ def test_certificates_and_token_are_renewed_while_an_option_is_invalid(unit: Uni
 @pytest.mark.parametrize(
     "failure",
     [
-        httpx2.Response(429, json={"kind": "Status", "message": "storage is (re)initializing"}),
+        refusal(429, "storage is (re)initializing"),
         httpx2.Response(503, text="no healthy upstream"),
         httpx2.ConnectError("connection refused"),
     ],

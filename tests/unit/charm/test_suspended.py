@@ -11,7 +11,7 @@ import pytest
 from istio_aux.model import names
 from ops import pebble, testing
 
-from .apiserver import ApiServer
+from .apiserver import ApiServer, refusal
 from .conftest import Unit, active
 
 TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
@@ -56,14 +56,6 @@ def rights(api: ApiServer) -> set[str]:
     return patched & SUSPENDED
 
 
-def policies(api: ApiServer) -> set[str]:
-    return {
-        o["metadata"]["name"]
-        for o in api.objects.values()
-        if o["kind"] == "ValidatingAdmissionPolicy"
-    }
-
-
 @pytest.fixture
 def restarting(unit: Unit) -> Unit:
     """A unit that may restart jobs."""
@@ -83,11 +75,11 @@ def test_the_workload_may_resume_its_jobs_after_another_policy_is_chosen(
         restarting.run()
 
     assert rights(api) == SUSPENDED
-    assert "istio-aux-kubeflow-istio-aux-jobs" in policies(api)
+    assert "istio-aux-kubeflow-istio-aux-jobs" in api.names("ValidatingAdmissionPolicy")
     suspend(api, path, marked=False)  # It is somebody else's from now on.
     restarting.run()
     assert rights(api) == set()
-    assert "istio-aux-kubeflow-istio-aux-jobs" not in policies(api)
+    assert "istio-aux-kubeflow-istio-aux-jobs" not in api.names("ValidatingAdmissionPolicy")
 
 
 def test_a_job_that_is_found_suspended_brings_the_permission_back(unit: Unit) -> None:
@@ -209,9 +201,7 @@ UNLISTED: dict[str, Any] = {
         content=b'{"metadata": {}, "items": [{"metadata": '
         + b'{"a": ' * DEEP + b"1" + b"}" * DEEP + b"}]}",
     ),
-    "its CRD converts by a webhook that is gone": httpx2.Response(
-        500, json={"kind": "Status", "message": "conversion webhook failed"}
-    ),
+    "its CRD converts by a webhook that is gone": refusal(500, "conversion webhook failed"),
     "that webhook hangs": httpx2.ReadTimeout("timed out"),
 }  # fmt: skip
 
