@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import web
@@ -98,19 +99,15 @@ class Cluster(ApiServer):
         await self.put("pods", new)
 
 
+@dataclass
 class World:
     """A cluster with one namespace that is in the mesh, ``shop``."""
 
-    def __init__(
-        self,
-        api: Cluster,
-        repair: RepairController,
-        telemetry: Telemetry,
-        namespaces: dict[str, dict[str, str]],
-        listed: asyncio.Event,
-    ) -> None:
-        self.api, self.repair, self.telemetry = api, repair, telemetry
-        self.namespaces, self._listed = namespaces, listed
+    api: Cluster
+    repair: RepairController
+    telemetry: Telemetry
+    namespaces: dict[str, dict[str, str]]
+    listed: asyncio.Event
 
     async def pod(self, name: str, containers: Any = None, **fields: Any) -> None:
         """Create or change a pod; see `unit.rules.unmeshed.raw`."""
@@ -130,12 +127,12 @@ class World:
 
     async def known(self, count: int) -> None:
         """Wait until so many pods are known, and all of the list."""
-        await self._listed.wait()
+        await self.listed.wait()
         await until(lambda: len(self.repair.store.pods) >= count, f"{count} pods are known")
 
     async def found(self, *names: str) -> None:
         """Wait until these pods, and no others, are unmeshed."""
-        await self._listed.wait()
+        await self.listed.wait()
         await until(lambda: set(self.unmeshed) == set(names), f"{names} are unmeshed")
 
     @property

@@ -19,17 +19,6 @@ from unit.asynchronous import until
 from unit.hooked import JSON, chunked, post, review, serving
 from unit.logged import logging_to
 
-
-async def test_a_pod_is_answered_with_a_patch() -> None:
-    async with serving() as hook:
-        answer = await hook.ask(post(review()))
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
-    assert (answer.response["uid"], answer.response["allowed"]) == ("u-1", True)
-    assert b"holdApplicationUntilProxyStarts" in base64.b64decode(answer.response["patch"])
-    assert hook.reviews("hold") == 1
-    assert hook.metric("istio_aux_admission_seconds_count") == 1
-
-
 READ = "GET /apis/batch/v1/namespaces/training/jobs/a"
 
 

@@ -61,13 +61,6 @@ ROWS = [
     Row("the label beats the annotation: in", ENABLED, pod(TRUE, FALSE), "namespace", DEFAULT),
     Row("the label beats the annotation: out", ENABLED, pod(FALSE, TRUE), because="label"),
     Row("no other word is a wish", ENABLED, pod({INJECT: "no"}), "namespace", DEFAULT, "policy"),
-    Row(
-        "the namespace's label beats a revision, its own or the pod's",
-        ENABLED | {REV: REVISION},
-        pod({REV: REVISION}),
-        "namespace",
-        DEFAULT,
-    ),
     Row("a namespace's no beats the pod's yes", {INJECTION: "disabled"}, pod(TRUE), because=NONE),
     Row(
         "any other value is a no",
@@ -79,13 +72,6 @@ ROWS = [
     Row("a namespace asks for the default", {REV: "default"}, pod(), "rev.namespace", DEFAULT),
     Row("a namespace asks for a revision", {REV: REVISION}, pod(), "rev.namespace", REVISED),
     Row("a namespace asks for what is not there", {REV: "gone"}, pod(TRUE), because=NONE),
-    Row(
-        "a pod's revision does not count where the namespace has one",
-        {REV: REVISION},
-        pod({REV: "default"} | TRUE),
-        "rev.namespace",
-        REVISED,
-    ),
     # rev.object.
     Row("a pod asks for a revision", {}, pod({REV: REVISION}), "rev.object", REVISED),
     # object.
@@ -178,7 +164,6 @@ def test_istiods_policy_is_read_from_among_the_templates() -> None:
     ("text", "policy"),
     [
         ("policy: disabled", "disabled"),
-        ("policy: sometimes", "sometimes"),
         ("policy: null\nneverInjectSelector: null", ""),
         ("", ""),
     ],

@@ -21,7 +21,6 @@ from unit.rules.pods import (
     exited,
     job,
     ruled,
-    statuses,
     waiting,
 )
 from unit.rules.table import Row, decide, done, pair, row, table
@@ -34,13 +33,6 @@ RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
     Row("a payload that succeeded frees its proxy", done()),
     Row("the proxy may be the first container", job({"istio-proxy": RUNNING, "main": exited(0)})),
     Row("another native sidecar that still runs", done(sidecars={"vault-agent": RUNNING})),
-    Row(
-        "an ephemeral container that still runs",
-        done(
-            spec={"ephemeralContainers": [{"name": "debugger"}]},
-            status={"ephemeralContainerStatuses": statuses({"debugger": RUNNING})},
-        ),
-    ),
     Row(
         "an init container whose status nobody reports any more",
         done(spec={"initContainers": [{"name": "istio-init"}]}),
@@ -316,9 +308,6 @@ def test_which_kubelets_obey_the_restart_policy_of_a_single_container() -> None:
          "the kubelet ignores container restartPolicy Never)")),
         ("Never", "OnFailure", 1, None,
          ("exited 1, may be restarted (container restartPolicy Never, "
-         "which kubelets up to 1.34 ignore)")),
-        ("OnFailure", "Never", 1, None,
-         ("exited 1, may be restarted (container restartPolicy OnFailure, "
          "which kubelets up to 1.34 ignore)")),
         ("Never", "OnFailure", 1, True, ""),
         ("OnFailure", "Never", 1, False, ""),

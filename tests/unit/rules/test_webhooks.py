@@ -65,7 +65,6 @@ PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP
         row("one of several", {"endpoints": [GONE, READY]}, True),
         row("only one that is not ready", {"endpoints": [GONE]}, False),
         row("none", {"endpoints": []}, False),
-        row("null", {"endpoints": None}, False),
         row("readiness that is not told", {"endpoints": [{"addresses": ["10.1.0.7"]}]}, True),
         row("no address", {"endpoints": [READY | {"addresses": []}]}, False),
         row("a port without name and number", {"ports": [{}]}, True),
@@ -133,7 +132,6 @@ def test_names_are_compared_as_the_api_server_sorts_them() -> None:
         row("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
         row("Istio's, but it makes no sidecars", [{"name": "validation.istio.io"}], False),
         row("no webhook", [], False),
-        row("null", None, False),
     ],
 )
 def test_only_webhooks_that_make_sidecars_count(
