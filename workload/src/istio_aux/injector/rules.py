@@ -178,7 +178,7 @@ def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
         why = "no caBundle: its istiod has never been up"
         return Injector(state=State.NO_CA_BUNDLE, why=why)
     # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
-    if target.ca_bundle and not target.anchors:
+    if target.ca_bundle and not target.has_certificate:
         why = "its caBundle holds no certificate that can be read"
         return Injector(state=State.UNREADABLE, why=why)
     if target.service is None:

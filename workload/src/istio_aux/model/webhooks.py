@@ -8,11 +8,8 @@ revision-tags-mwc.yaml.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable
-from contextlib import suppress
-from functools import lru_cache
 from typing import NamedTuple
 
 from istio_aux.model.annotations import text_label
@@ -31,7 +28,7 @@ SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 
 revision_label, _service = text_label(REVISION), text_label(SERVICE)
 _DEFAULT = "default"
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE-----")
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]++-----END CERTIFICATE-----")
 
 
 class Namespace(Struct, frozen=True):
@@ -95,9 +92,12 @@ class ClientConfig(Struct, frozen=True):
     ca_bundle: str | None = None
 
     @property
-    def anchors(self) -> tuple[bytes, ...]:
-        """DER of its certificates; the rest is ignored (Go crypto/x509 AppendCertsFromPEM)."""
-        return _anchors(self.ca_bundle or "")
+    def has_certificate(self) -> bool:
+        """Whether its caBundle has one; the rest is ignored (Go crypto/x509 AppendCertsFromPEM)."""
+        try:
+            return _PEM.search(base64.b64decode(self.ca_bundle or "")) is not None
+        except ValueError:
+            return False
 
 
 class Rule(Struct, frozen=True):
@@ -229,13 +229,3 @@ class EndpointSlice(Struct, frozen=True):
 
 def _any(wanted: str, allowed: tuple[str, ...] | None) -> bool:
     return not {wanted, "*"}.isdisjoint(allowed or ())
-
-
-@lru_cache(maxsize=64)
-def _anchors(bundle: str) -> tuple[bytes, ...]:
-    bundles: list[bytes] = []
-    with suppress(ValueError):
-        for body in _PEM.findall(base64.b64decode(bundle)):
-            with suppress(binascii.Error):
-                bundles.append(base64.b64decode(body))
-    return tuple(bundles)
