@@ -24,7 +24,7 @@ from istio_aux.model.annotations import (
     mark,
     text_label,
 )
-from istio_aux.model.pod import PROXY, Pod, Struct
+from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import Peers
 
 _own = choice(
@@ -37,36 +37,24 @@ _authors = (mark(INCLUDED), mark(EXCLUDED))
 _of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 
 
-class InboundPorts(Struct, frozen=True):
-    """The new value of `includeInboundPorts`; None: it does not change, for this reason."""
-
-    ports: str | None
-    reason: str
-    warning: str = ""  # For the author.
-
-
-def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
+def inbound_ports(pod: Pod, option: Peers) -> tuple[str | None, str]:
     """Decide about a pod that is about to be created, and that Istio has not injected yet.
 
-    The option is for pods that end; a pod's own annotation counts whether it ends or not. A bad
-    value opens no port.
+    Returns the new value of `includeInboundPorts`, None if it does not change, and a warning for
+    the author: a bad value opens no port. The option is for pods that end; a pod's own annotation
+    counts whether it ends or not.
     """
     try:
         own = _own.of(pod.metadata)
     except BadValueError as error:
-        warning = f"{error}; no port is opened"
-        return InboundPorts(ports=None, reason=str(error), warning=warning)
-    if (own or option) is Peers.MESH:
-        return InboundPorts(ports=None, reason="peers: mesh")
-    if own is None and pod.restart_policy == "Always":
-        return InboundPorts(ports=None, reason="peers: direct is for pods that end")
+        return None, f"{error}; no port is opened"
+    if (own or option) is Peers.MESH or (own is None and pod.restart_policy == "Always"):
+        return None, ""
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
-    for author in _authors:
-        if author.on(pod.metadata):
-            return InboundPorts(ports=None, reason=f"annotation {author.name} is there already")
+    if any(author.on(pod.metadata) for author in _authors):
+        return None, ""
     in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
-    ports = ",".join(map(str, () if in_no_service else _declared_ports(pod)))
-    return InboundPorts(ports=ports, reason=f"inbound ports of the proxy: {ports or 'none'}")
+    return ",".join(map(str, () if in_no_service else _declared_ports(pod))), ""
 
 
 def _declared_ports(pod: Pod) -> list[int]:

@@ -109,16 +109,16 @@ def plan(
     converted = native_sidecars.Conversion()
     if not none:
         converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
-    inbound = peers.inbound_ports(pod, how.peers)
-    warnings = (*order.warnings, *filter(None, [inbound.warning]))
+    ports, closed = peers.inbound_ports(pod, how.peers)
+    warnings = (*order.warnings, *filter(None, [closed]))
     reasons, writes = [order.reason], {**order.writes}
     if order.started_with:
         writes[STARTED_WITH] = order.started_with
     if _signals(pod, order):
         writes[SIGNALLED_WITH] = NO_SIGNAL
-    if inbound.ports is not None and not none and not injected.on(meta):
-        reasons.append(inbound.reason)
-        writes[peers.INCLUDED] = inbound.ports
+    if ports is not None and not none and not injected.on(meta):
+        reasons.append(f"inbound ports of the proxy: {ports or 'none'}")
+        writes[peers.INCLUDED] = ports
     if writes and (why := _too_large(pod, writes)):
         order, reasons, writes = _Order(why), [why], {}
         warnings = (f"left alone: {why}", *warnings)
@@ -140,9 +140,8 @@ def plan(
 
 def bad_values(pod: Pod) -> tuple[str, ...]:
     """What is wrong with the pod's own annotations about its start."""
-    _, bad = _own_mode(pod)
-    inbound = peers.inbound_ports(pod, Peers.MESH)
-    return (*bad, inbound.warning) if inbound.warning else bad
+    (_, bad), (_, closed) = _own_mode(pod), peers.inbound_ports(pod, Peers.MESH)
+    return (*bad, closed) if closed else bad
 
 
 def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:

@@ -122,6 +122,10 @@ _OUTCOMES = {
 REVIEW_OUTCOMES = (*review.Outcome, "too-large", "timeout", "not-allowed", "busy")
 
 
+def _too_large() -> web.HTTPException:
+    return web.HTTPRequestEntityTooLarge(BODY, text=f"body over {BODY} bytes\n")
+
+
 class AdmissionWebhook:
     """The webhook."""
 
@@ -133,9 +137,8 @@ class AdmissionWebhook:
         *,
         left: Left = left_to_ambient,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
-        body: int = BODY,
     ) -> None:
-        """Answer reviews of ``body`` bytes at most; `plan.plan` has ``how`` and ``left``."""
+        """Prepare to `listen`; `plan.plan` has ``how`` and ``left``."""
         self._how, self._left = how, left
         self._internal_errors = metrics.internal_errors
         self._reviews = metrics.counter(
@@ -152,34 +155,28 @@ class AdmissionWebhook:
             "admission_connections_closed", "Closed connections to the webhook, by reason.",
             reason=Closed,
         )  # fmt: skip
-        self._limits, self._body = limits, body
+        self._limits, self._turns = limits, Turns()
         self._client, self._reading = client, asyncio.Semaphore(8)
-        self._listener: Listener | None = None
-        self._turns = Turns()
 
     async def listen(
         self, host: str, port: int, context: Callable[[], ssl.SSLContext]
     ) -> tuple[str, int]:
         """Do as `Listener.listen`; ``context`` returns the TLS context of a new handshake."""
         server = web.Server(self._answer)
-        listener = Listener(server, self._limits, context, self._closed, self._refused)
-        self._connections.set_function(lambda: len(listener.connections))
-        where = await listener.listen(host, port)
-        self._listener = listener
-        return where
+        self._listener = Listener(server, self._limits, context, self._closed, self._refused)
+        self._connections.set_function(lambda: len(self._listener.connections))
+        return await self._listener.listen(host, port)
 
     def drain(self) -> None:
         """Close each connection with its next answer; new connections are still accepted.
 
         API servers learn only later that this endpoint ends (kubernetes#127335).
         """
-        if self._listener:
-            self._listener.draining = True
+        self._listener.draining = True
 
     async def close(self, patience: float) -> None:
         """Stop listening, and close all connections within ``patience`` seconds."""
-        if self._listener:
-            await self._listener.close(patience)
+        await self._listener.close(patience)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         path = request.raw_path.partition("?")[0]
@@ -218,17 +215,14 @@ class AdmissionWebhook:
         return web.Response(body=answer.body, content_type=JSON)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        if (request.content_length or 0) > self._body:
-            raise self._too_large()
+        if (request.content_length or 0) > BODY:
+            raise _too_large()
         body = bytearray()
         while part := await request.content.readany():
             body += part
-            if len(body) > self._body:
-                raise self._too_large()
+            if len(body) > BODY:
+                raise _too_large()
         return bytes(body)
-
-    def _too_large(self) -> web.HTTPException:
-        return web.HTTPRequestEntityTooLarge(self._body, text=f"body over {self._body} bytes\n")
 
     async def _is_counted(self, namespace: str, job: OwnerReference) -> bool:
         """Whether a Job counts the exit codes of native sidecars, or that is not known in time."""
