@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import random
 
+# Seconds. The API server asks for 1 to 10; a proxy before it may ask for a day.
 LONGEST_WAIT = 300.0
-"""Seconds. The API server asks for 1 to 10; a proxy before it may ask for a day."""
-
 LONGEST = 1000  # Characters of a message: it may repeat the whole object, and is kept for a while.
 
 
@@ -79,11 +78,10 @@ class ApiError(KubeError):
         return self.code >= 500
 
 
+# A request failed, or its answer did not come within the caller's time.
 UNANSWERED = (KubeError, TimeoutError)
-"""A request failed, or its answer did not come within the caller's time."""
-
+# One object cannot be read. The API server answers, so others may be.
 UNREAD = (ApiError, InvalidNameError, UnreadableError)
-"""One object cannot be read. The API server answers, so others may be."""
 
 
 def retry_after(error: Exception) -> float:

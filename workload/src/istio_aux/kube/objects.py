@@ -58,26 +58,24 @@ class Oversized(msgspec.Struct, frozen=True):
     beginning: bytes
 
 
+class _Cause(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True, rename="camel"):
+    retry_after_seconds: float | None = None
+    causes: tuple[_Cause, ...] | None = None
+
+
 class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
     """meta/v1 Status, how the API server reports an error."""
-
-    class Details(msgspec.Struct, frozen=True, rename="camel"):
-        """``details``: when to come back, and machine-readable causes."""
-
-        class Cause(msgspec.Struct, frozen=True):
-            """One of ``causes``."""
-
-            reason: str = ""
-            message: str = ""
-
-        retry_after_seconds: float | None = None
-        causes: tuple[Cause, ...] | None = None
 
     status: str = ""
     message: str = ""
     reason: str = ""
     code: int = 0
-    details: Details | None = None
+    details: _Details | None = None
 
     def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
         """Turn the status into an exception; the arguments fill what it lacks."""

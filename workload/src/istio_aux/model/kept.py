@@ -50,11 +50,11 @@ _REASON = 800  # Characters of one byte.
 _CREATES = (
     Rule(operations=("CREATE",), api_groups=("",), api_versions=("v1",), resources=("pods",)),
 )
+# Stands for all webhooks of a configuration that is too large.
 UNCLEAR = Webhook(
     name="too-large.sidecar-injector.istio.io", client_config=ClientConfig(ca_bundle="?"),
     rules=_CREATES,
 )  # fmt: skip
-"""Stands for all webhooks of a configuration that is too large."""
 
 
 class Reasoned(Struct, frozen=True):

@@ -20,6 +20,8 @@ _JOB = ("spec", "template")
 _JOBS = ("spec", "replicatedJobs", "*", "template", *_JOB)
 _STEPS = ("spec", "templates", "*")
 
+# Where the pod templates of a kind are, by API group and kind; ``*`` stands for all items of a
+# list, or all values of a map. A Pod is its own template, and a TrainJob has none: its runtime has.
 WORKLOADS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): (),
     ("", "ReplicationController"): _JOB,
@@ -47,9 +49,6 @@ WORKLOADS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("argoproj.io", "ClusterWorkflowTemplate"): _STEPS,
     ("argoproj.io", "CronWorkflow"): ("spec", "workflowSpec", *_STEPS[1:]),
 }
-"""Where the pod templates of a kind are, by API group and kind; ``*`` stands for all items of a
-list, or all values of a map. A Pod is its own template, and a TrainJob has none: its runtime has.
-"""
 
 Map = dict[str, Any]
 
