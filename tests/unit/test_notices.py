@@ -12,7 +12,7 @@ from typing import Self
 import pytest
 from aiohttp import web
 from istio_aux.model.answers import ProcessStatus
-from istio_aux.status import GAP, KEY, Notices
+from istio_aux.status import GAP, KEY, send_notices
 from msgspec.structs import replace
 from unit.asynchronous import background, until
 from unit.test_status import BEFORE
@@ -76,7 +76,7 @@ class Watched:
 
 @asynccontextmanager
 async def telling(pebble: Pebble, shown: Watched, *, gap: float = 0.01) -> AsyncGenerator[None]:
-    async with background(Notices(pebble.socket, shown.status, poll=0.01, gap=gap).run()):
+    async with background(send_notices(pebble.socket, shown.status, poll=0.01, gap=gap)):
         yield
 
 

@@ -183,51 +183,39 @@ def application(
     return application
 
 
-class Notices:
-    """Sends notices to one Pebble."""
+async def send_notices(
+    socket: Path,
+    status: Callable[[], Awaitable[ProcessStatus]],
+    *,
+    poll: float = POLL,
+    gap: float = GAP,
+) -> None:
+    """Notify the Pebble on ``socket`` at once, and when what the charm shows changes, forever."""
+    connector = aiohttp.UnixConnector(str(socket), force_close=True)
+    timeout = aiohttp.ClientTimeout(total=DEADLINE)
+    backoff, clock = Backoff(*RETRY), asyncio.get_running_loop().time
+    notified, allowed, trouble = None, 0.0, ""
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        while True:
+            shown, pause = shown_by_charm(await status()), poll
+            if shown != notified and clock() >= allowed:
+                before, trouble = trouble, await _notify(session)
+                if not trouble:
+                    notified, allowed = shown, clock() + gap
+                    backoff.reset()
+                else:
+                    pause = backoff.next()
+                    if trouble != before:  # Pebble may be away for long.
+                        extra = {"event": "notice"}
+                        _log.warning("%s: notice not added: %s", socket, trouble, extra=extra)
+            await asyncio.sleep(pause)
 
-    def __init__(
-        self,
-        socket: Path,
-        status: Callable[[], Awaitable[ProcessStatus]],
-        *,
-        poll: float = POLL,
-        gap: float = GAP,
-    ) -> None:
-        """Prepare to notify the Pebble on ``socket`` whenever what is shown of it changes."""
-        self._socket, self._status = socket, status
-        self._poll, self._gap = poll, gap
-        self._trouble = ""
 
-    async def run(self) -> None:
-        """Run until cancelled; the first notice is sent at once."""
-        connector = aiohttp.UnixConnector(str(self._socket), force_close=True)
-        timeout = aiohttp.ClientTimeout(total=DEADLINE)
-        backoff, clock = Backoff(*RETRY), asyncio.get_running_loop().time
-        notified, allowed = None, 0.0
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            while True:
-                shown, pause = shown_by_charm(await self._status()), self._poll
-                if shown != notified and clock() >= allowed:
-                    if await self._notify(session):
-                        notified, allowed = shown, clock() + self._gap
-                        backoff.reset()
-                    else:
-                        pause = backoff.next()
-                await asyncio.sleep(pause)
-
-    async def _notify(self, session: aiohttp.ClientSession) -> bool:
-        """Add the notice (pebble internals/daemon/api_notices.go); return whether it was added."""
-        notice = {"action": "add", "type": "custom", "key": KEY}
-        try:
-            async with session.post("http://pebble/v1/notices", json=notice) as answer:
-                trouble = "" if answer.ok else f"{answer.status} {(await answer.text())[:200]}"
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            trouble = str(error) or f"no answer in {DEADLINE:g} s"
-        # Log only changes: Pebble may be away for long.
-        if trouble and trouble != self._trouble:
-            _log.warning(
-                "%s: notice not added: %s", self._socket, trouble, extra={"event": "notice"}
-            )
-        self._trouble = trouble
-        return not trouble
+async def _notify(session: aiohttp.ClientSession) -> str:
+    """Add the notice (pebble internals/daemon/api_notices.go); return why it was not, if so."""
+    notice = {"action": "add", "type": "custom", "key": KEY}
+    try:
+        async with session.post("http://pebble/v1/notices", json=notice) as answer:
+            return "" if answer.ok else f"{answer.status} {(await answer.text())[:200]}"
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        return str(error) or f"no answer in {DEADLINE:g} s"

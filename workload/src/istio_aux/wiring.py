@@ -35,7 +35,7 @@ from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
-from istio_aux.status import Kept, Notices, listed, place
+from istio_aux.status import Kept, listed, place, send_notices
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Need, Surroundings
 
@@ -136,8 +136,8 @@ class Wiring:
             works["lease"] = self._leadership.run
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
-        if self._settings.pebble_socket:
-            works["notices"] = Notices(self._settings.pebble_socket, Kept(self.status)).run
+        if pebble := self._settings.pebble_socket:
+            works["notices"] = functools.partial(send_notices, pebble, Kept(self.status))
         return works
 
     async def hand_over(self, patience: float) -> None:
