@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from demo.observe import moment
 
 from benchmarks.driver import MeasurementError
 
@@ -183,10 +182,10 @@ def _containers(lines: Iterable[str]) -> _Containers:
             event = json.loads(text)
             # The exit of a command has an id of its own.
             if event["id"] == event["container_id"]:
-                at = moment(event["exited_at"]).timestamp()
+                at = datetime.fromisoformat(event["exited_at"]).timestamp()
                 found.exits[event["id"]] = at, event.get("exit_status", 0)
         elif topic == "/tasks/exec-started":
-            at = moment(f"{date}T{clock}Z").timestamp()
+            at = datetime.fromisoformat(f"{date}T{clock}Z").timestamp()
             found.execs.setdefault(json.loads(text)["container_id"], []).append(at)
     return found
 
@@ -198,7 +197,9 @@ def _execs(audit: Iterable[Mapping[str, Any]]) -> tuple[dict[str, float], dict[s
     for event in audit:
         if event["objectRef"].get("subresource") == "exec":
             name = event["objectRef"]["name"]
-            sent.setdefault(name, moment(event["requestReceivedTimestamp"]).timestamp())
+            sent.setdefault(
+                name, datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+            )
             if event["stage"] == "ResponseComplete":
-                answered[name] = moment(event["stageTimestamp"]).timestamp()
+                answered[name] = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
     return sent, answered

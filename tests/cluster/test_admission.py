@@ -155,7 +155,6 @@ def replicas(programs: Programs) -> Iterator[list[Workload]]:
 
 @pytest.fixture(scope="module")
 def replicated(replicas: list[Workload], stages: Stages) -> Scene:
-    """A namespace whose pods they change."""
     replicated = stages(replicas[0])
     replicas[0].await_admission(replicated.namespace)
     return replicated
@@ -197,7 +196,6 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
 
 
 def served_by(replica: Workload) -> str:
-    """The certificate with which it is answered now, PEM."""
     return ssl.get_server_certificate((replica.cluster.host, replica.webhook_port)).strip()
 
 

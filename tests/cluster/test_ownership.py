@@ -97,7 +97,6 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
 
 @pytest.fixture
 def selected(client: lightkube.Client, deserted: manifests.Values, namespace: str) -> str:
-    """A namespace that the application looks after."""
     labels = {"looked-after-by": deserted.model}
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     return namespace

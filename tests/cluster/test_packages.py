@@ -116,7 +116,6 @@ def test_uvx_runs_the_program_from_a_repository_of_git(
 
 
 def uvx(pins: Path) -> tuple[object, ...]:
-    """The command `uvx`, which takes these versions."""
     program = Path(interpreters.uv()).with_name("uvx")
     return program, "--quiet", "--python", sys.executable, "--constraints", pins
 

@@ -219,7 +219,6 @@ def unmeshed(
 
 @pytest.fixture(scope="module")
 def workload(programs: Programs, unmeshed: None) -> Workload:
-    """One that may do everything."""
     return programs(NAME, {"lease": f"{NAME}/{NAME}", **OPTIONS})
 
 

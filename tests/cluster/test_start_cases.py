@@ -40,7 +40,6 @@ def called(setting: StartPolicy) -> str:
 
 
 def name(setting: StartPolicy) -> str:
-    """The namespace in which that setting is in force."""
     return f"{called(setting)}{'-chosen' if setting.pods.requirements else ''}-pods"
 
 

@@ -132,7 +132,6 @@ def thief(cluster: lab.Cluster, robbed: Workload, scene: Scene) -> Iterator[Thie
 
 
 def checkpoint(length: int) -> dict[str, str]:
-    """The annotation of the Lease, in this length."""
     return {CHECKPOINT: "x" * length}
 
 

@@ -87,17 +87,11 @@ def job_story(
         name=job["metadata"]["name"],
         helped=helped,
         workers=sum(replicas) or spec.get("parallelism", 1),
-        created=refine(moment(job["metadata"]["creationTimestamp"]), created),
+        created=refine(datetime.fromisoformat(job["metadata"]["creationTimestamp"]), created),
         until=until,
         condition=next((c["type"] for c in reversed(conditions) if c["status"] == "True"), ""),
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
     )
-
-
-def moment(text: str) -> datetime:
-    """A Kubernetes or container runtime time (RFC 3339, up to nanoseconds), aware, in UTC."""
-    whole, dot, fraction = text.removesuffix("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}{dot}{fraction[:6]}+00:00")
 
 
 def refine(second: datetime, hint: datetime | None) -> datetime:
@@ -126,7 +120,7 @@ def _runs(seen: Sequence[Seen], container: str, lines: Sequence[Line]) -> tuple[
         state = entry.get("state") or {}
         if running := state.get("running"):
             runs[entry.get("containerID") or running["startedAt"]] = Run(
-                moment(running["startedAt"])
+                datetime.fromisoformat(running["startedAt"])
             )
         # A container that could not be started has a terminated state without a start.
         elif (ended := state.get("terminated")) and ended.get("startedAt"):
@@ -139,8 +133,8 @@ def _runs(seen: Sequence[Seen], container: str, lines: Sequence[Line]) -> tuple[
 
 def _ended(terminated: Object) -> Run:
     return Run(
-        started=moment(terminated["startedAt"]),
-        finished=moment(terminated["finishedAt"]),
+        started=datetime.fromisoformat(terminated["startedAt"]),
+        finished=datetime.fromisoformat(terminated["finishedAt"]),
         exit_code=terminated["exitCode"],
     )
 

@@ -78,7 +78,6 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
 
 
 def example(manifest: Path, namespace: str) -> dict[str, Any]:
-    """The object of a file, in a namespace."""
     document = yaml.safe_load(manifest.read_text())
     document["metadata"]["namespace"] = namespace
     return document

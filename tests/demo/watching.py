@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,14 +116,8 @@ async def _await_end(
                 task.result()  # A watch that ended leaves us blind: its error is the result.
         wait = min(limit, hung_since + LINGER if hung_since else limit) - now
         seen.changed.clear()
-        await _within(wait, seen.changed.wait())
-
-
-async def _within(seconds: float, event: Awaitable[object]) -> None:
-    try:
-        await asyncio.wait_for(event, min(seconds, 1.0))
-    except TimeoutError:
-        return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(seen.changed.wait(), min(wait, 1.0))
 
 
 async def _jobs(client: AsyncClient, resource: type, job: Any, seen: Sightings) -> None:
@@ -157,4 +152,4 @@ async def _logs(client: AsyncClient, namespace: str, pod: str) -> observe.Logs:
 
 def _line(text: str) -> observe.Line:
     stamp, _, words = text.partition(" ")
-    return observe.Line(observe.moment(stamp), words.rstrip("\n"))
+    return observe.Line(datetime.fromisoformat(stamp), words.rstrip("\n"))

@@ -82,7 +82,7 @@ def _cases(seed: int, numbers: range) -> Iterator[Case]:
 def _kept() -> Iterator[Case]:
     for file in sorted(CORPUS.glob("*.body")):
         for path in (MUTATE, INJECT):
-            yield file.name, Ask(file.read_bytes(), path)
+            yield file.stem, Ask(file.read_bytes(), path)
 
 
 async def least(

@@ -91,7 +91,6 @@ class Followers:
         return page.items[-1].metadata.name == "neighbour"
 
     def follow(self, pod: Pod) -> None:
-        """The watch shows a pod."""
         self.quit.apply(pod)
         self.repair.store.apply(pod)
 

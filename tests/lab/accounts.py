@@ -69,7 +69,6 @@ class Account:
         return self._ask("POST", PODS.format(pod.metadata.namespace), pod.to_dict(), **options)
 
     def create_lease(self, namespace: str, metadata: dict[str, Any], **spec: Any) -> str:
-        """Create a Lease, as a dry run; returns as `connect` does."""
         lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}
         return self._ask("POST", f"/apis/{LEASES}/namespaces/{namespace}/leases", lease, **DRY_RUN)
 
@@ -86,7 +85,6 @@ class Account:
                 return refusal
 
     def create_event(self, namespace: str, event: dict[str, Any]) -> str:
-        """Create an Event, as a dry run; returns as `connect` does."""
         body = {"apiVersion": EVENTS, "kind": "Event", **event}
         return self._ask("POST", f"/apis/{EVENTS}/namespaces/{namespace}/events", body, **DRY_RUN)
 

@@ -101,7 +101,6 @@ def begun(
 
 
 def signing_key(path: Path) -> Path:
-    """Write a new private key to `path`, for signing ServiceAccount tokens."""
     return _write_key(path, ec.generate_private_key(ec.SECP256R1()))
 
 

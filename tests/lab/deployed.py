@@ -99,7 +99,6 @@ def has_webhook(client: Client, app: lab.juju.App) -> bool:
 
 
 def evicts(client: Client, app: lab.juju.App) -> bool:
-    """Whether the role of the workload lets it evict pods."""
     role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
     return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
 

@@ -92,7 +92,6 @@ def annotations_of(pod: Pod) -> dict[str, str]:
 
 
 def has_sidecar(pod: Pod) -> bool:
-    """Whether the pod has Istio's proxy, classic or native."""
     assert pod.spec
     return PROXY in {c.name for c in [*pod.spec.containers, *(pod.spec.initContainers or [])]}
 

@@ -50,7 +50,6 @@ disabled_plugins = [
 
 
 def cni_programs() -> Path | None:
-    """The folder of the CNI programs, if there is one."""
     return next((path for path in CNI_PROGRAMS if (path / "ptp").exists()), None)
 
 

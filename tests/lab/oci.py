@@ -34,7 +34,6 @@ class Slice:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """All of a file."""
         return cls(path, 0, path.stat().st_size)
 
 

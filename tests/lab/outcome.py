@@ -69,7 +69,6 @@ def read(owners: Iterable[Object], pods: Iterable[Object]) -> Outcome:
 
 
 def proxies(pods: Iterable[Object]) -> list[Container]:
-    """The sidecars of the pods."""
     fields = ("initContainerStatuses", "containerStatuses")
     return [c for pod in pods for c in _containers(pod, *fields) if c.name == PROXY]
 
@@ -133,13 +132,11 @@ class Seen:
 
     @property
     def owner(self) -> Object:
-        """The only object."""
         [owner] = self.owners
         return owner
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended, as far as it has."""
         return read(self.owners, self.pods)
 
     @property

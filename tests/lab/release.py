@@ -68,7 +68,6 @@ class Release:
         return self.notes
 
     def upgrade(self, values: Mapping[str, Any]) -> str:
-        """Give it these values and return when all its pods have them."""
         return self._helm("upgrade", values)
 
     def uninstall(self) -> None:

@@ -91,7 +91,6 @@ class Recipe:
 
     @property
     def pebble_file(self) -> str:
-        """The path of the Pebble layer in the image."""
         return f"/{PEBBLE}/layers/001-rockcraft-{self.facts['name']}.yaml"
 
 

@@ -19,7 +19,6 @@ _PEBBLE = Path(__file__).parent / "tools/pebble"
 
 
 def of_image(debs: Iterable[Path]) -> str:
-    """The bill of the image whose base is made of these Debian packages."""
     parts = [*_python(packages.WORKLOAD), *_go(_PEBBLE), *map(_deb, debs)]
     return _bill("container", "istio-aux", packages.version(), parts)
 

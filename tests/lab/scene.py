@@ -25,7 +25,6 @@ class Scene:
         self._control = control
 
     def start(self, name: str, **what: Any) -> Pod:
-        """Create a pod as ``meshed.pod`` describes it, and run it."""
         pod = self.client.create(meshed.pod(self.namespace, name, **what))
         self.kubelet.run(pod)
         return pod
@@ -39,7 +38,6 @@ class Scene:
         return status.phase if status else None
 
     def proxy_exit_code(self, pod: Pod) -> int | None:
-        """The exit code of the pod's proxy; None: it has not ended."""
         return meshed.proxy_exit_code(self.look(pod))
 
     def await_phase(self, pod: Pod, phase: str) -> None:
@@ -53,7 +51,6 @@ class Scene:
         return [event.message or "" for event in mine if reason in ("", event.reason)]
 
     def await_event(self, pod: Pod, reason: str) -> None:
-        """Return when the pod has an Event of that reason. Raises TimeoutError."""
         until(lambda: self.notes(pod, reason), what=f"Event {reason} on pod {_name(pod)}")
 
     def await_control(self) -> None:

@@ -241,7 +241,6 @@ def declares(*numbers: int, **fields: Any) -> dict[str, Any]:
 
 
 def with_ports(*numbers: int) -> dict[str, Any]:
-    """The spec of a pod whose container declares TCP ports."""
     return {"containers": [declares(*numbers)]}
 
 

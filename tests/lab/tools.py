@@ -85,7 +85,6 @@ VERSION = _pinned(KUBERNETES)[1]
 
 
 def before(minor: int) -> bool:
-    """Whether the lab's Kubernetes is older than 1.`minor`."""
     return int(_pinned(KUBERNETES)[3]) < minor
 
 
@@ -203,7 +202,6 @@ def missing() -> list[str]:
 
 
 def usual() -> list[str]:
-    """The programs that are not built on demand."""
     return [p.name for p in PROGRAMS.values() if not p.on_demand]
 
 

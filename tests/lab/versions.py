@@ -24,7 +24,6 @@ class Difference:
 
     @property
     def there(self) -> bool:
-        """Whether the lab's Kubernetes has it."""
         return not tools.before(self.since)
 
     @property

@@ -166,11 +166,9 @@ class Workload:
 
     @property
     def running(self) -> bool:
-        """Whether the program was started and has not ended."""
         return self._process is not None and self._process.running
 
     def start(self, argv: Sequence[str] | None = None) -> None:
-        """Start the program, or another command line, without waiting for anything."""
         self._process = self.cluster.spawn(self.unit, argv or self.argv)
 
     def await_ready(self, timeout: float = PATIENCE) -> None:
@@ -256,7 +254,6 @@ class Workload:
         return [line["outcome"] for line in self.lines() if line["message"] == pod]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log so far."""
         return [json.loads(line) for line in self.process.log.read_text().splitlines()]
 
     def withdraw(self) -> None:

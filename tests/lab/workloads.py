@@ -65,7 +65,6 @@ class Workload:
 
     @property
     def kind(self) -> str:
-        """A key of `RESOURCES`."""
         return self.manifest["kind"]
 
     def in_namespace(
@@ -110,7 +109,6 @@ def template(
 
 
 def pod(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A pod that nobody owns."""
     return {"apiVersion": "v1", "kind": "Pod", **template(*containers, **more)}
 
 

@@ -83,14 +83,6 @@ def look(client: Client, namespace: str, name: str) -> Any:
     return client.get(workloads.Pod, name, namespace=namespace)
 
 
-def await_told(client: Client, namespace: str, name: str) -> list[Event]:
-    def told() -> list[Event]:
-        fields: dict[str, Any] = {"involvedObject.name": name, "reason": "ProxyLost"}
-        return list(client.list(Event, namespace=namespace, fields=fields))
-
-    return lab.until(told, what=f"Event ProxyLost on {namespace}/{name}")
-
-
 @pytest.mark.parametrize(("name", "code"), [("hold-timed-out", 0), ("killed", 137)])
 def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     client: Client, selected: str, name: str, code: int
@@ -99,7 +91,11 @@ def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
 
     istio#45627, scuttle#34.
     """
-    [event] = await_told(client, selected, name)
+    fields: dict[str, Any] = {"involvedObject.name": name, "reason": "ProxyLost"}
+    [event] = lab.until(
+        lambda: [*client.list(Event, namespace=selected, fields=fields)],
+        what=f"Event ProxyLost on {selected}/{name}",
+    )
 
     assert (event.type, event.involvedObject.uid) == (
         "Warning",

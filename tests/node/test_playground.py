@@ -40,7 +40,6 @@ def held(cluster: lab.Cluster, furnished: None) -> str:
 
 
 def held_in(namespace: str) -> str:
-    """The command that says what finished pods hold in a namespace."""
     return f"istio-aux audit --holders -o json -n {namespace}\n"
 
 

@@ -76,7 +76,6 @@ class World:
         )
 
     def settle(self) -> None:
-        """Return when neither model has anything to do."""
         # What one application writes is an event for the other, and so is the answer.
         for app in (self.istio_aux, self.asking, self.istio_aux, self.asking):
             app.settle(waiting=True)

@@ -51,7 +51,6 @@ class Case:
         return {name.strip() for name in self.annotation(annotation).split(",")} - {""}
 
     def statuses(self, name: str | None = None) -> list[Mapping[str, Any]]:
-        """All that is reported of a container, or of every one."""
         status = self.pod["status"]
         both = (status.get("containerStatuses"), status.get("initContainerStatuses"))
         return [each for listed in both for each in listed or () if name in {each["name"], None}]
@@ -203,7 +202,6 @@ def _is_bad_entry(entry: str) -> bool:
 
 
 def _regular(case: Case, name: str) -> bool:
-    """Whether it is a container beside the proxy."""
     return name != PROXY and any(each["name"] == name for each in case.pod["spec"]["containers"])
 
 

@@ -50,7 +50,6 @@ class Kubelet:
 
     @property
     def title(self) -> str:
-        """``1.34.4 ContainerRestartRules=true``."""
         return f"{self.version} {self.gates}".strip()
 
     @property

@@ -176,7 +176,6 @@ class ApiServer:
         return self.objects[resource].get((namespace, name))
 
     def list(self, resource: str) -> Iterator[Stored]:
-        """All objects of a kind, by name."""
         found = self.objects[resource]
         return (found[name] for name in sorted(found))
 

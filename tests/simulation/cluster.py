@@ -116,7 +116,6 @@ class Cluster:
         return found.meta["labels"] if found else {}
 
     def injects(self, namespace: str) -> bool:
-        """Whether Istio's webhook is called for pods of a namespace."""
         return self.labels(namespace).get("istio-injection") == "enabled"
 
     def selects(self, namespace: str) -> bool:

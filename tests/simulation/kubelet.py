@@ -99,7 +99,6 @@ class Container:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, and its kubelet does not start it again."""
         return self.state == "terminated" and not self.again
 
     @property
@@ -167,7 +166,6 @@ class Node:
     upgraded: float = 0.0  # When its kubelet got another version.
 
     def recover(self, now: float) -> None:
-        """It works again."""
         if self.hung or self.dead:
             self.hung, self.dead, self.well_since = False, False, now
 

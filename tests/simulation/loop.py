@@ -51,7 +51,6 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
-        """Seconds of this unit's monotonic clock."""
         return self._clock()
 
     def _process_events(self, event_list: object) -> None:

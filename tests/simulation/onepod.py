@@ -52,7 +52,6 @@ class Life(NamedTuple):
 
     @property
     def sidecars(self) -> frozenset[str]:
-        """Containers that are told to exit."""
         told = (rule.container for rule in self.policy.sidecars if rule.how is How.QUIT)
         return frozenset({PROXY, *told})
 

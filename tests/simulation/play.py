@@ -43,7 +43,6 @@ class Result:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The properties that did not hold."""
         return frozenset(violation.kind for violation in self.violations)
 
 

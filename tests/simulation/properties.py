@@ -364,7 +364,6 @@ class Judge:
                 self.hopeless.pop(uid, None)
 
     def job_failed(self, job: Job, because: str) -> None:
-        """A Job has failed because of the pod with this UID."""
         if because in self.ours:
             self._world.violate("a Job failed because of us", f"{job} ({because})")
 

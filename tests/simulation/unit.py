@@ -106,7 +106,6 @@ class Process:
             await asyncio.gather(wiring.hand_over(IN_FLIGHT), asyncio.sleep(LINGER))
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.stopping = True
         self._stop.set()
 
@@ -239,6 +238,5 @@ class Unit:
             self.cluster.world.tell("{} reaches the API server again", self)
 
     def calm_down(self) -> None:
-        """Freezes and partitions end."""
         self._thaw()
         self._join()

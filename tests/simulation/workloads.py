@@ -109,7 +109,6 @@ class Owner:
         self.cluster.create_pod(meta, self.policy, self.plan(), bare=self.stubborn)
 
     def fresh_name(self) -> str:
-        """A name that no pod had."""
         self._made += 1
         return f"{self.name}-{self._made}"
 

@@ -62,7 +62,6 @@ class World:
         heapq.heappush(self._due, (max(when, self.now), self._count, do, args))
 
     def after(self, seconds: float, do: Callable[..., None], *args: Any) -> None:
-        """Let something happen in so many seconds."""
         self.at(self.now + seconds, do, *args)
 
     def run(self, end: float, until: Callable[[], bool] = lambda: False) -> bool:

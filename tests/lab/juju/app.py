@@ -230,7 +230,6 @@ class App:
         self._objects.publish(ready, ports=ports or [PLACEHOLDER])
 
     def _start(self, unit: Unit, *, boot: bool = True) -> None:
-        """Start a pod for a unit, with a token of its own."""
         folder = unit.folder / "serviceaccount"
         self._objects.write_credentials(folder, self.model.cluster.ca)
         unit.start(self._charm, self._images if boot else {})

@@ -70,7 +70,6 @@ class Objects:
 
 
 def create_model(client: Client, model: str, identifier: str, *, namespace: str) -> None:
-    """Make the model's namespace, labelled as Juju labels it."""
     names = {"model": model, "identifier": identifier, "namespace": namespace}
     for each in _load("model", **names):
         client.apply(each, force=True)

@@ -124,7 +124,6 @@ class Model:
         }
 
     def publish(self) -> None:
-        """Show the units' readiness in the applications' EndpointSlices."""
         state = self.store.read()
         for app in list(self.apps.values()):
             app.publish(state)

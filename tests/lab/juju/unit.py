@@ -69,7 +69,6 @@ class Unit:
 
     @property
     def containers(self) -> Mapping[str, Container]:
-        """The containers of its present pod by name."""
         return self._containers
 
     def start(self, charm: Path, images: Mapping[str, Image]) -> None:

@@ -92,7 +92,6 @@ class ScriptedKubelet:
             self._executor.shutdown()
 
     def execs_of(self, pod: Pod) -> list[Exec]:
-        """The requests for this pod, by its UID."""
         return [e for e in self._execs if e.uid == _uid(pod)]
 
     def finish(
@@ -143,7 +142,6 @@ class ScriptedKubelet:
     # What the streaming endpoint asks.
 
     def find(self, namespace: str, name: str) -> Record | None:
-        """The pod of that name as this kubelet has it."""
         return self._pods.find(namespace, name)
 
     def note(self, record: Record, container: str, command: tuple[str, ...]) -> None:

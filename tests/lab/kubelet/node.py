@@ -36,7 +36,6 @@ async def register(api: Api, name: str, port: int) -> None:
 
 
 async def keep_ready(api: Api, name: str) -> None:
-    """Renew the node's lease forever."""
     while True:
         await asyncio.sleep(RENEWAL)
         await _renew(api, name)

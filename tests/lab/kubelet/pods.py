@@ -26,7 +26,6 @@ class Pods:
         self._addresses = itertools.count(2)
 
     def find(self, namespace: str, name: str) -> Record | None:
-        """The latest pod of that name."""
         found = [r for r in self._records.values() if r.key == (namespace, name)]
         return found[-1] if found else None
 
@@ -84,7 +83,6 @@ class Pods:
                 await self._finalise(record)
 
     async def release(self, record: Record) -> None:
-        """End the deletion of a pod that lingered."""
         record.lingers = False
         await self._finalise(record)
 

@@ -41,7 +41,6 @@ class Container:
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
         return "running" in self.state
 
     @property
@@ -176,7 +175,6 @@ class Record:
 
     @property
     def init_containers(self) -> list[Object]:
-        """The pod's init containers, native sidecars among them."""
         return self.spec.get("initContainers", [])
 
     @property

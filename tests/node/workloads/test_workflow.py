@@ -70,7 +70,6 @@ def places(
 
 @pytest.fixture(scope="module")
 def store(client: Client, places: Mapping[str, str]) -> str:
-    """The address of the artifact store."""
     return outcome.await_address(client, Workload("store", argo.store()), places["plain"])
 
 
