@@ -132,8 +132,7 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
     return Explanation(
         **pod.metadata.key._asdict(), action=judged.action, reason=reason,
         containers=dict(judged.facts.containers), start="; ".join(notes) or None,
-        installation=judged.installation.name,
-        state=_state(decision) if pod.status.phase == "Running" else None, free=free,
+        installation=judged.installation.name, state=_state(pod, decision), free=free,
     )  # fmt: skip
 
 
@@ -164,14 +163,10 @@ def audit(
             )
         case ReportUnmeshed():
             return expectation.reason
-        case _:  # The quit controller handles no other phase.
-            return proxy_finding(pod, judged) if pod.status.phase == "Running" else None
-
-
-def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
-    """Return what is wrong with the proxy of a running pod; None when all is well."""
+        case _:
+            pass
     facts, decision = judged.facts, judged.decision
-    if (state := _state(decision)) is None:
+    if (state := _state(pod, decision)) is None:
         return None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
     return Finding(
@@ -188,8 +183,10 @@ def proxy_finding(pod: Pod, judged: Judgement) -> Finding | None:
     )
 
 
-def _state(decision: Action) -> State | None:
-    """The state of a running pod; None when all is well."""
+def _state(pod: Pod, decision: Action) -> State | None:
+    """The state of a pod; None when all is well."""
+    if pod.status.phase != "Running":  # The quit controller handles no other phase.
+        return None
     if isinstance(decision, Quit):
         return "stuck"
     blocked = "blocked" if decision.blocked_by else None
