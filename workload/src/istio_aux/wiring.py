@@ -156,12 +156,17 @@ class Wiring:
     def status(self) -> Work[answers.ProcessStatus]:
         """Return the present status."""
         troubled = yield from self._quit.survey()
-        totals = Counter(state for state, pod in troubled if pod.lasting)
-        stuck, blocked, lost = (
-            [pod for state, pod in troubled if state == shown][: answers.LONGEST]
-            for shown in _TROUBLES
-        )
-        held = (pod for state, pod in troubled if state in _HELD and pod.lasting)
+        totals, held = Counter[str](), list[answers.TroubledPod]()
+        listed = {state: list[answers.TroubledPod]() for state in _TROUBLES}
+        for number, (state, pod) in enumerate(troubled):
+            if number % answers.SLICE == 0:
+                yield
+            totals[state] += pod.lasting
+            if state in listed and len(listed[state]) < answers.LONGEST:
+                listed[state].append(pod)
+            if state in _HELD and pod.lasting:
+                held.append(pod)
+        stuck, blocked, lost = (listed[state] for state in _TROUBLES)
         holders = (yield from answers.group(held))[: answers.MOST]
         # They are counted when the list is made: pods are decided on between two slices of this.
         total, unknown = map(self._repair.store.count, (Sidecar.MISSING, Sidecar.UNKNOWN))

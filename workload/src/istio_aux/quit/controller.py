@@ -7,7 +7,7 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -145,15 +145,17 @@ class QuitController:
         Only the leader sets these, so that a sum over all units counts each pod once.
         """
         now, scope = self._clock(), self._scope
-        found, kept = list[tuple[Trouble, TroubledPod]](), dict.fromkeys(KEEPERS, Requests())
+        found, counts = list[tuple[Trouble, TroubledPod]](), Counter[Trouble]()
+        kept = dict.fromkeys(KEEPERS, Requests())
         for number, state in enumerate([*self._states.values()]):
             if number % SLICE == 0:
                 yield
             if trouble := state.trouble(scope, now):
                 found.append(trouble)
+                counts[trouble[0]] += scope.leading
                 if scope.leading and trouble[1].requests:
                     kept["other" if trouble[0] == "blocked" else PROXY] += trouble[1].requests
-        self._recorder.surveyed((trouble for trouble, _ in found if scope.leading), kept)
+        self._recorder.surveyed(counts, kept)
         return (yield from in_order(found, lambda each: _age(each[1])))
 
     async def stop(self, patience: float) -> None:

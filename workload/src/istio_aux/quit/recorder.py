@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from prometheus_client import Gauge
@@ -70,9 +70,8 @@ class QuitRecorder(Recorder):
             ),
         }
 
-    def surveyed(self, troubles: Iterable[Trouble], kept: Mapping[str, Requests]) -> None:
+    def surveyed(self, counts: Counter[Trouble], kept: Mapping[str, Requests]) -> None:
         """So many pods have these troubles, and so much is kept by each of `KEEPERS`."""
-        counts = Counter(troubles)
         for trouble, gauge in self._troubles.items():
             gauge.set(counts[trouble])
         for by, requests in kept.items():
