@@ -323,6 +323,14 @@ def test_of_a_configuration_that_says_too_much_nothing_is_guessed() -> None:
     assert found.reason.endswith("its configuration is too much to judge")
 
 
+def test_the_same_ca_bundle_is_kept_once() -> None:
+    """The bound counts it once, too."""
+    hooks = [{**HOOK, "clientConfig": {"caBundle": f"{'a' * 9}"}} for _ in range(3)]
+    body = msgspec.json.encode({"metadata": {"name": "istio"}, "webhooks": hooks})
+    found = kept.configuration(msgspec.json.decode(body, type=Configuration)).webhooks
+    assert len({id(hook.client_config.ca_bundle) for hook in found or ()}) == 1
+
+
 @pytest.mark.parametrize("part", ["apiVersion", "kind", "name", "uid"])
 def test_a_controller_that_no_object_can_be_is_none(part: str) -> None:
     body = raw()

@@ -321,3 +321,31 @@ async def test_nothing_is_sent_once_its_time_is_over(
             await verb(client, pod, now)
         assert len(api.requests) == before
         await verb(client, pod, now + 100)
+
+
+@pytest.mark.parametrize("end", ["it leads no more", "it stops"])
+async def test_of_many_that_wait_for_a_slot_none_is_read_once_it_is_not_due(end: str) -> None:
+    """An API server in trouble, which is why a process leads no more, has enough to do."""
+    held = asyncio.Event()
+
+    async def fault(request: web.Request) -> None:
+        if request.method == "GET" and "/pods/job-" in request.path:
+            await held.wait()
+
+    limits = replace(FAST, at_once=1, retries_at_once=1, slot=30, deadline=30)
+    async with cluster(limits=limits) as world:
+
+        def reads() -> int:
+            return sum(r.startswith("GET") and "/pods/job-" in r for r in world.api.requests)
+
+        world.api.faults += [fault] * 100
+        for number in range(9):
+            await world.pod(f"job-{number}")
+        await until(lambda: len(world.controller.known) == 9 and reads() == 1, "one is read")
+        stopped = asyncio.create_task(world.controller.stop(5)) if end == "it stops" else None
+        if not stopped:
+            world.controller.lead(False)
+        await asyncio.sleep(0)
+        held.set()
+        await until(lambda: not world.controller._works, "nothing is under way")
+        assert reads() == 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.quit.state import QuitLimits
-from istio_aux.tasks import Slots
+from istio_aux.tasks import REMEMBERED, Slots
 from unit.asynchronous import VirtualLoop
 
 LIMITS = QuitLimits()
@@ -124,6 +124,18 @@ def test_those_that_stop_waiting_leave_nothing() -> None:
         assert [type(result) for result in results[:3]] == [asyncio.CancelledError] * 3
         assert results[3] is None
         assert vars(slots) == vars(Slots(1, LIMITS.slot))
+
+    in_virtual_time(play)
+
+
+def test_what_namespaces_have_used_is_bounded_while_one_of_them_hangs() -> None:
+    async def play() -> None:
+        slots = Slots(50, LIMITS.slot)
+        async with slots.take("hung", "node"):
+            for number in range(3 * REMEMBERED):
+                async with slots.take(f"team-{number}", "node"):
+                    pass
+            assert len(slots._used) <= REMEMBERED
 
     in_virtual_time(play)
 

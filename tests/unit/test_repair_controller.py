@@ -14,7 +14,7 @@ from aiohttp import web
 from istio_aux.model.answers import State
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
-from istio_aux.repair.reports import ApplicationMesh, follow_applications
+from istio_aux.repair.reports import ApplicationMesh, follow_applications, oldest
 from istio_aux.repair.rollout import Sidecar
 from unit.asynchronous import background, until
 from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
@@ -46,6 +46,18 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         assert world.api.evictions == []
         shown = [(pod.name, pod.owner, pod.since.day) for pod in whole(world.repair.unmeshed(2))]
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
+
+
+async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more() -> None:
+    """Else it would be the oldest one: nothing is known of it."""
+    async with cluster(policy=REPORT) as world:
+        await world.pod("web-a")
+        await world.pod("web-b")
+        await world.found("web-a", "web-b")
+        listing = oldest(world.repair.store.find(Sidecar.MISSING))
+        await world.pod("web-a", deleting=True)
+        await until(lambda: [*world.unmeshed] == ["web-b"], "it is being deleted")
+        assert [pod.name for pod in whole(listing)] == ["web-b"]
 
 
 async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
@@ -326,6 +338,8 @@ async def test_changes_of_the_file_are_reported(
     async with background(follow_applications(path, told.append, 0.01)):
         path.write_text("shop/web\nnonsense\n")
         await until(lambda: len(told) == 1, "it is read")
+        path.write_text("shop/web\n# The same.\n")
+        await asyncio.sleep(0.1)
         path.unlink()
         path.mkdir()
         await until(lambda: len(caplog.records) == 2, "it cannot be read")

@@ -159,12 +159,19 @@ def test_what_costs_too_much_closes_those_that_have_waited_longest(
 
 
 @pytest.mark.parametrize(
-    ("text", "bytes_"), [("536870912\n", 512 * MIB), (f"{1 << 62}\n", None), ("max\n", None)]
+    ("name", "text", "bytes_"),
+    [
+        ("memory.max", "536870912\n", 512 * MIB),
+        ("memory.max", f"{1 << 62}\n", None),
+        ("memory.max", "max\n", None),
+        ("memory/memory.limit_in_bytes", "536870912\n", 512 * MIB),
+    ],
 )
 def test_the_memory_of_a_container_is_its_limit_and_else_that_of_the_machine(
-    text: str, bytes_: int | None, tmp_path: Path
+    name: str, text: str, bytes_: int | None, tmp_path: Path
 ) -> None:
-    (limit := tmp_path / "memory.max").write_text(text)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / name).write_text(text)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    assert available_memory(limit) == (bytes_ or machine)
+    assert available_memory(tmp_path) == (bytes_ or machine)

@@ -160,6 +160,13 @@ def test_istiods_policy_is_read_from_among_the_templates() -> None:
     )
 
 
+def test_a_selector_without_values_counts() -> None:
+    """Else pods that istiod never injects would be restarted for their sidecar."""
+    expression = "[{key: ci, operator: Exists, values: null}]"
+    policy = read_policy(f"neverInjectSelector: [{{matchExpressions: {expression}}}]")
+    assert policy.never == (parse("ci"),)
+
+
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
@@ -179,6 +186,10 @@ def test_a_missing_policy_is_not_enabled(text: str, policy: str) -> None:
         ("- policy", "Expected `object`, got `array`"),
         ("policy: off", "Expected `str | null`, got `bool` - at `$.policy`"),
         ("neverInjectSelector: [{matchLabels: {a: true}}]", "at `$.neverInjectSelector[0]"),
+        (
+            "neverInjectSelector: [{matchExpressions: [{key: a, operator: In, values: [true]}]}]",
+            "Expected `str`, got `bool`",
+        ),
     ],
 )
 def test_a_policy_that_istiod_cannot_read_gives_one_clear_line(text: str, why: str) -> None:

@@ -63,12 +63,13 @@ class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
     sweep: float = 0.5  # Between two checks of all deadlines.
 
 
-def available_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many bytes this process may use: the limit of its container, or all there are."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # Without a limit it is "max".
-        return min(machine, int(limit.read_text()))
-    return machine
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # Of version 2, and of version 1.
+        with suppress(OSError, ValueError):  # Without a limit it is "max".
+            limits.append(int((cgroup / name).read_text()))
+    return min(limits)
 
 
 class Peer:
@@ -87,8 +88,7 @@ class Connections(OrderedDict[P, None]):
     """The open connections of a port; the first one has waited longest.
 
     A connection that was answered is closed only for another one that was. Of the others, strangers
-    go first: connections from addresses that were not answered lately. Of the `OLDEST` strangers it
-    is one of the address that has most of these.
+    go first: of the `OLDEST` from addresses not answered lately, one of the address with most.
     """
 
     def __init__(self, most: int, memory: int) -> None:

@@ -128,8 +128,9 @@ def application(
 ) -> web.Application:
     """Make the application of the status port of what `Wiring` returns."""
 
-    def list_pods() -> Work[tuple[list[ListedPod], bool, list[Holder]]]:
-        return *(yield from pods()), (yield from status()).holders
+    def list_pods() -> Work[tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]]:
+        every, leader = yield from pods()
+        return {STATES: every}, leader, (yield from status()).holders
 
     def written() -> Work[bytes]:
         return printable_json(msgspec.json.encode((yield from status())))
@@ -154,9 +155,11 @@ def application(
         limit = query.get("limit", str(PAGE))
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
             raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
-        every, leader, holders = await listed()
+        by_states, leader, holders = await listed()
+        if states not in by_states:
+            by_states[states] = [pod for pod in by_states[STATES] if pod.state in states]
         shown = page(
-            [pod for pod in every if pod.state in states],
+            by_states[states],
             after=query.get("after", ""),
             limit=int(limit),
             leader=leader,

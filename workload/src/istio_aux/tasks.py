@@ -33,6 +33,8 @@ HALF_LIFE = 30.0
 whose attempts take 0.1 s for some three minutes."""
 
 
+REMEMBERED = 4096  # Namespaces and places, those charged last, while any attempt runs or waits.
+
 Place = tuple[str, str]
 """A namespace and a node; the node is empty if it is unknown, and has no share then."""
 
@@ -186,9 +188,11 @@ class Slots:
     def _charge(self, place: Place, seconds: float) -> None:
         now = asyncio.get_running_loop().time()
         for key in (place[0], place):
-            lately = 2.0 ** (self._used.get(key, -inf) - now / HALF_LIFE)
+            lately = 2.0 ** (self._used.pop(key, -inf) - now / HALF_LIFE)
             used = lately + seconds
             self._used[key] = log2(used) + now / HALF_LIFE if used > 0 else -inf
+        while len(self._used) > REMEMBERED:
+            del self._used[next(iter(self._used))]
         self._stand(place[0])
 
 

@@ -214,8 +214,9 @@ def _missing(watches: Watches) -> str:
 async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
     ours = cluster.told(await cluster.find(client, request.config)).first
+    end = asyncio.get_running_loop().time() + request.patience
     failed = "" if request.dry_run else await _may_not_restart(client, ours.settings, request)
-    if failed := failed or await _restart(client, ours, request):
+    if failed := failed or await _restart(client, ours, request, end):
         report.complain(failed)
     return cluster.FAILED if failed else 0
 
@@ -236,11 +237,10 @@ async def _may_not_restart(client: Client, settings: Settings, request: ClusterR
     )
 
 
-async def _restart(client: Client, ours: Installation, request: ClusterRequest) -> str:
-    """Do it, and print the result; return why it is not done, or the empty text."""
+async def _restart(client: Client, ours: Installation, request: ClusterRequest, end: float) -> str:
+    """Do it until ``end``, print the result; return why it is not done, or the empty text."""
     settings, telemetry, done = ours.settings, Telemetry(), dict[Key, Restart]()
     clock, dry_run = asyncio.get_running_loop().time, request.dry_run
-    end = clock() + request.patience
 
     def left(most: float = request.patience) -> float:
         return max(0.0, min(most, end - clock()))

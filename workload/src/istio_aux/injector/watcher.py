@@ -192,7 +192,8 @@ class Watcher:
     def left_to_ambient(self, pod: Pod) -> str:
         """Why an ambient mesh has a new pod alone; a review has no labels of its namespace."""
         wish = Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {}))
-        return wish.ambient if self.control_planes.expected(wish).expected is False else ""
+        ambient = wish.ambient  # Of most pods empty, which costs less than to ask all webhooks.
+        return ambient if ambient and self.control_planes.expected(wish).expected is False else ""
 
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the leader, for injectors in the same state."""

@@ -89,21 +89,23 @@ def labels(namespace: Namespace) -> Mapping[str, str]:
 
 
 def configuration(found: Configuration) -> Configuration:
-    """The webhooks that are Istio's or ours, or `UNCLEAR`."""
+    """The webhooks that are Istio's or ours, or `UNCLEAR`; equal caBundles are kept once."""
     meta = Metadata(
         name=found.metadata.name, uid=found.metadata.uid, labels={REVISION: found.revision}
     )
     ours = [it for it in found.webhooks or () if it.is_istios or it.name == START_WEBHOOK]
+    bundles = [it.client_config.ca_bundle for it in ours]
+    same = {bundle: bundle for bundle in bundles}
     webhooks = tuple(
         structs.replace(
-            it, rules=_CREATES if it.creates_pods else None,
+            it, client_config=structs.replace(it.client_config, ca_bundle=same[bundle]),
+            rules=_CREATES if it.creates_pods else None,
             match_conditions=({},) if it.match_conditions else None,
         )
-        for it in ours
+        for it, bundle in zip(ours, bundles, strict=True)
     )  # fmt: skip
-    bundles = [it.client_config.ca_bundle for it in ours]
     rest = size(webhooks) - size(bundles)
-    if rest > MOST_OF_ISTIO or size(list({*bundles})) > MOST_OF_CA:
+    if rest > MOST_OF_ISTIO or size([*same]) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
     return Configuration(metadata=meta, webhooks=webhooks)
 

@@ -159,19 +159,36 @@ class NamespaceSelectors(msgspec.Struct, frozen=True):
         return "; ".join(str(selector) for selector in self.alternatives)
 
 
+class _Expression(Struct, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
 class LabelSelector(Struct, frozen=True):
     """A selector as the API has it (meta/v1); ``{}`` selects everything."""
 
     match_labels: dict[str, str] | None = None
-    match_expressions: tuple[dict[str, object], ...] | None = None
+    match_expressions: tuple[_Expression, ...] | None = None
 
 
 def convert(selector: LabelSelector) -> Selector:
     """Convert the API's object (apimachinery LabelSelectorAsSelector); see `Requirement`."""
     labels = (selector.match_labels or {}).items()
     named = [Requirement(key, Operator.IN, (value,)) for key, value in labels]
-    others = msgspec.convert(selector.match_expressions or (), tuple[Requirement, ...])
+    others = [
+        Requirement(it.key, _operator(it), tuple(sorted({*(it.values or ())})))
+        for it in selector.match_expressions or ()
+    ]
     return Selector(tuple(sorted({*named, *others})))
+
+
+def _operator(found: _Expression) -> Operator:
+    try:
+        return Operator(found.operator)
+    except ValueError:
+        expected = f"expected one of: {', '.join(Operator)}, for {quoted(found.key)}"
+        raise ValueError(f"{quoted(found.operator)}: {expected}") from None
 
 
 _WORD = r"[^\s=!(),<>]++"

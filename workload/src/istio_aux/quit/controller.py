@@ -239,6 +239,8 @@ class QuitController:
         """Read the pod by its UID, and do what follows from that right away."""
         slots = self._retry_slots if task.failures or task.due == "report" else self._slots
         async with slots.take(state.key.namespace, state.node) as slot:
+            if not task.told and not task.is_due(self._scope):
+                return task.superseded(self._scope)
             for _ in range(READS):
                 not_after = self._clock().monotonic + FRESH
                 action = task.looked(await self._read(state.key), self._scope, self._clock())

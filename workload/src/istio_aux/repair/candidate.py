@@ -67,8 +67,12 @@ class Candidate(Struct, frozen=True):
 
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:
-        """Read a pod that is listed beside others of its controller: all but its `wish`."""
-        return structs.replace(cls.of(pod), wish=Wish())
+        """Read of a pod what counts beside others of its controller, and not its containers."""
+        meta, owner = pod.metadata, owners.controller(pod.metadata)
+        return cls(
+            key=meta.key, version=meta.resource_version, owner=owner,
+            phase=(pod.status.phase or "")[:_WORD], ends=meta.deletion_timestamp,
+        )  # fmt: skip
 
     @property
     def deleting(self) -> bool:

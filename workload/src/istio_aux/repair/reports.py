@@ -31,13 +31,16 @@ async def follow_applications(
     A file that does not exist names none. A file that cannot be read changes nothing.
     """
     known: str | None = ""
+    before = Applications()
     while True:
         text = _read(path, report=known is not None)
         if text is not None and text != known:
             applications, problems = parse(text)
             for problem in problems:
                 _log.error("%s: %s", path, problem, extra={"event": "applications"})
-            changed(applications)
+            if applications != before:
+                before = applications
+                changed(applications)
         known = text
         await asyncio.sleep(interval)
 
@@ -101,13 +104,13 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
 
 def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unmeshed]]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    shown = map(_unmeshed, pods)
+    shown = (_unmeshed(pod, pod.bare) for pod in pods if pod.bare)  # Else it has changed meanwhile.
     found = yield from in_order(shown, lambda each: (each.since, each.namespace, each.name))
     return found[:limit]
 
 
-def _unmeshed(pod: StoredPod) -> Unmeshed:
-    key, owner, reason, read = pod.key, pod.owner, pod.action.reason, pod.bare or Candidate()
+def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
+    key, owner, reason = pod.key, pod.owner, pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     since = datetime.fromtimestamp(read.created, UTC)
