@@ -120,12 +120,19 @@ def many(cluster: lab.Cluster, kind: str, count: int) -> Iterator[None]:
         ended = json.dumps({"status": {"phase": "Running", "containerStatuses": ENDED}}).encode()
         status, made = creation.send(cluster, "PATCH", f"{path}/{FIRST}/status", ended)
         assert status == 200, made[:500]
+    # It would keep all of them, too: 8 GB.
+    others = cluster.process("kube-controller-manager")
+    others.kill()
+    others.wait(30)
     etcd = Etcd(cluster)
     etcd.copy(prefix, json.loads(made)["metadata"]["uid"], count)
     try:
         yield
     finally:
         etcd.remove(prefix)
+        cluster.process("kube-apiserver").restart()  # Else it keeps some GB.
+        cluster.await_api()
+        others.start()
 
 
 @pytest.fixture(scope="module")

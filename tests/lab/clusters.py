@@ -30,6 +30,8 @@ CHECKOUT = Path(__file__).parents[2]  # Several checkouts share the cache.
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 # For the lab's own programs.
 PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
+# From so much on they collect garbage instead of growing to twice what they use.
+FRUGAL = {"GOMEMLIMIT": "6GiB"}
 
 
 @contextlib.contextmanager
@@ -107,11 +109,11 @@ class Cluster:
     def start(self, *, held: bool = False) -> None:
         """Start every component and return when pods can be made."""
         at, files, programs = self._endpoints, self._files, self._programs
-        self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
+        self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at), env=FRUGAL)
         server, manager = "kube-apiserver", "kube-controller-manager"
         way = self._egress() if tools.before(34) else None
         arguments = control_plane.kube_apiserver(programs[server], at, files, self.audit, way)
-        self.spawn(server, arguments)
+        self.spawn(server, arguments, env=FRUGAL)
         if self.level == "node":
             node.start_runtime(self, self.tree)
             self.load(images.pause())
