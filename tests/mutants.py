@@ -127,16 +127,17 @@ class Unchanged(NamedTuple):
 
 def unchanged(folder: Path, jobs: int) -> Unchanged:
     """Run all unit tests on the code as it is."""
-    settings, seconds = folder / "coveragerc", folder / "seconds.json"
+    settings, seconds, data = folder / "coveragerc", folder / "seconds.json", folder / "coverage"
     settings.write_text(COVERAGE % ",".join(SOURCES))
     measured, rc = [sys.executable, "-m", "coverage"], f"--rcfile={settings}"
     tests = ["tests/unit", "interfaces", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
     options = "-q --no-header --tb=line -p no:cacheprovider -p mutants -n"
     run = ["-m", "pytest", *options.split(), str(jobs)]
-    environment = {**os.environ, "MUTANTS_SECONDS": str(seconds)}
+    # tox names another file.
+    environment = {**os.environ, "MUTANTS_SECONDS": str(seconds), "COVERAGE_FILE": str(data)}
     subprocess.run([*measured, "run", rc, *run, *tests], check=False, env=environment)
-    subprocess.run([*measured, "combine", "-q", rc], check=True)
-    runs = coverage.CoverageData(".coverage")
+    subprocess.run([*measured, "combine", "-q", rc], check=True, env=environment)
+    runs = coverage.CoverageData(str(data))
     runs.read()
     return Unchanged(json.loads(seconds.read_text()), runs)
 
