@@ -133,7 +133,7 @@ def unchanged(folder: Path, jobs: int) -> Unchanged:
     tests = ["tests/unit", "interfaces", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
     options = "-q --no-header --tb=line -p no:cacheprovider -p mutants -n"
     run = ["-m", "pytest", *options.split(), str(jobs)]
-    # tox names another file.
+    # tox sets COVERAGE_FILE to a file of the checkout, which this process does not read.
     environment = {**os.environ, "MUTANTS_SECONDS": str(seconds), "COVERAGE_FILE": str(data)}
     subprocess.run([*measured, "run", rc, *run, *tests], check=False, env=environment)
     subprocess.run([*measured, "combine", "-q", rc], check=True, env=environment)
