@@ -19,16 +19,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import lab
+import lab.istio
 from lab import images, node_config, workloads
 from lab.creation import audited
 from lab.fixtures import make_namespace
-from lab.istio.sidecar import Template, inject
 from lab.meshed import is_ready
 from lab.workload import Workload
 from lightkube import Client
-from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
+from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import CascadeType
 
 from benchmarks import burst_report as report
@@ -49,7 +48,8 @@ MOST = 100
 WHOLE = Sizes(jobs=50, rounds=3, settle=8.0, limit=600.0)
 QUICK = Sizes(jobs=3, rounds=1, settle=0.5, limit=300.0)
 
-ISTIO = Template("istio-system", images.PROXYV2, native="on request")
+# Beside istio-aux a pod gets what Istio makes of it by itself, which is a classic sidecar here.
+ANNOTATIONS = {CLASSIC: {}, NATIVE: {"sidecar.istio.io/nativeSidecar": "true"}}
 LAB = ("kube-apiserver", "etcd", "kube-controller-manager", "kubelet", "containerd")
 
 
@@ -70,14 +70,11 @@ def main(sizes: Sizes, results: Path | None) -> None:
 
 def measure(cluster: lab.Cluster, sizes: Sizes) -> list[Burst]:
     """All bursts, the kinds by turns. Raises as `main` does."""
-    for image in (images.proxyv2(), images.busybox()):
-        cluster.load(image)
+    cluster.load(images.busybox())
+    lab.istio.install(cluster, native="on request")
     key, _, value = SELECTOR.partition("=")
     with cluster.client() as client, tempfile.TemporaryDirectory() as folder:
-        make_namespace(client, NAME, {key: value})
-        # The proxies mount it, and do not read it; where there is an istiod, it writes it, too.
-        root = ObjectMeta(name="istio-ca-root-cert", namespace=NAME)
-        client.apply(ConfigMap(metadata=root, data={"root-cert.pem": ""}), force=True)
+        make_namespace(client, NAME, {key: value, "istio-injection": "enabled"})
         workload = Workload(cluster, Path(folder), name=NAME, model=NAME, selector=SELECTOR)
         workload.deploy()
         where = ["--address", node_config.SOCKET, "--namespace", "k8s.io"]
@@ -137,16 +134,16 @@ class _Bench:
         lab.until(ready, what=what, timeout=self._sizes.limit, every=1)
 
     def _template(self, kind: str) -> dict[str, object]:
-        """A pod whose payload waits for the gate, as Istio's stand-in makes it."""
+        """A pod whose payload waits for the gate."""
         mount = {"name": "gate", "mountPath": "/gate"}
         payload = workloads.container("read _ < /gate/fifo; exit 0", volumeMounts=[mount])
         folder = {"path": str(self._gate.parent), "type": "Directory"}
-        template = workloads.template(
+        return workloads.template(
             payload,
+            annotations=ANNOTATIONS[kind],
             volumes=[{"name": "gate", "hostPath": folder}],
             terminationGracePeriodSeconds=30,
         )
-        return inject(template, NAME, ISTIO, native=kind is NATIVE)
 
     def _burst(self, kind: str, gate: int) -> Burst:
         """Close the gate, on which all payloads end; return once all pods have ended."""

@@ -44,7 +44,7 @@ def kubelet(cluster: lab.Cluster) -> Iterator[ScriptedKubelet]:
 
 @pytest.fixture(scope="module")
 def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
-    """The stand-in for Istio, which makes classic sidecars."""
+    """Istio, which makes classic sidecars."""
     istio = lab.istio.install(cluster)
     yield istio
     istio.remove()

@@ -1,4 +1,4 @@
-"""What the workload says of Istio's injector, at a real API server and the stand-in for Istio."""
+"""What the workload says of Istio's injector, at a real API server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import lab.istio
 import pytest
 from lab.certificates import Authority
 from lab.fixtures import await_account, make_namespace
-from lab.istio import webhooks
 from lab.served import Programs
 from lab.workload import Workload, ask
 from lightkube.models.core_v1 import ResourceQuotaSpec
@@ -22,7 +21,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import Namespace, ResourceQuota
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-ACTIVE = "istio-revision-tag-default"
+ACTIVE = lab.istio.TAG
 PROMPT = 20.0  # Seconds. An injector that is live is asked every 5 s.
 SOON = 30.0
 SETTINGS = {"quit": "disabled", "lease": "watching/watching"}
@@ -105,7 +104,7 @@ def die(istio: lab.istio.Istio) -> None:
 
 def deactivate(istio: lab.istio.Istio) -> None:
     """Make no webhook select anything, as istioctl does."""
-    nothing = LabelSelector(matchLabels=webhooks.DEACTIVATED["matchLabels"])
+    nothing = LabelSelector(matchLabels=lab.istio.DEACTIVATED["matchLabels"])
     with istio.cluster.client() as client:
         found = client.get(MutatingWebhookConfiguration, ACTIVE)
         for webhook in found.webhooks or ():
@@ -115,8 +114,7 @@ def deactivate(istio: lab.istio.Istio) -> None:
 
 def unlist(istio: lab.istio.Istio) -> None:
     with istio.cluster.client() as client:
-        service = webhooks.service(istio.revision)
-        client.delete(EndpointSlice, service, namespace=istio.namespace)
+        client.delete(EndpointSlice, istio.service, namespace=istio.namespace)
 
 
 def test_without_istio_it_is_absent(injectors: Injectors) -> None:

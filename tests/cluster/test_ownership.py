@@ -12,7 +12,6 @@ import dataclasses
 import re
 import secrets
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import lab.istio
 import lightkube
 import pytest
 from istio_aux.model import names
-from lab import meshed, served, tools, upstream
+from lab import meshed, served, tools
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.options import configured
@@ -30,7 +29,6 @@ from lab.workload import PROGRAM
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, ServiceAccount
@@ -49,20 +47,6 @@ OWNED = [kind for kind in of_charm.OWNED if "MutatingAdmission" not in kind.__na
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
-DEFINITION = upstream.definition(
-    "security.istio.io", "v1", "authorizationpolicies", "AuthorizationPolicy"
-)
-
-
-@pytest.fixture(scope="module")
-def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
-    """The kinds of Istio that the application owns objects of; the stand-in has not all."""
-    upstream.apply(client, [DEFINITION])
-    lab.until(lambda: {*OWNED} <= {*kinds_served(client)}, what="every kind to be served")
-    yield
-    client.delete(CustomResourceDefinition, DEFINITION["metadata"]["name"])
-
-
 def kinds_served(client: lightkube.Client) -> list[type[Any]]:
     """The kinds that the API server serves, and can list already."""
     kinds: list[type[Any]] = []
@@ -74,7 +58,7 @@ def kinds_served(client: lightkube.Client) -> list[type[Any]]:
 
 
 @pytest.fixture
-def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
+def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Values:
     """Every object that an application can own, in a model of its own, and no unit."""
     name = f"model-{secrets.token_hex(3)}"
     made = client.create(Namespace(metadata=ObjectMeta(name=name)))

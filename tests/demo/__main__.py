@@ -16,7 +16,7 @@ from pathlib import Path
 
 import lab
 import lab.node
-from lab import detached
+from lab import detached, tools
 from lab.errors import LabError
 from rich.console import Console
 from rich.text import Text
@@ -26,10 +26,10 @@ from demo.promise import Performance, judge
 from demo.steps import Steps
 
 PICTURE = Path("demo-report/timeline.svg")
-TITLE = "A {kind} beside Istio's sidecar, without and with istio-aux"
+TITLE = "A {kind} beside the sidecar of Istio {istio}, without and with istio-aux"
 PLAYGROUND = (
     "a playground needs Linux, root, 8 GB of disk, and 2 minutes; at first 15 minutes on 2 free "
-    "cores, to build Kubernetes"
+    "cores, to build Kubernetes and Istio"
 )
 
 # What may go wrong through no fault of the demo: one line, no traceback.
@@ -100,7 +100,7 @@ def conclude(console: Console, performance: Performance, picture: Path) -> int:
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
     console.print()
     picture.parent.mkdir(parents=True, exist_ok=True)
-    title = TITLE.format(kind=performance.helped.kind)
+    title = TITLE.format(kind=performance.helped.kind, istio=tools.ISTIO_VERSION)
     picture.write_text(report.svg(performance.jobs, title), encoding="utf-8")
     return 0 if all(check.kept for check in promise) else 1
 

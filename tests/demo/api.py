@@ -1,6 +1,6 @@
 """The demo on the api level: where pods cannot run, their status is played by a script.
 
-API server, controller manager, Istio's stand-in webhook, istio-aux's webhook and quit controller
+API server, controller manager, Istio's webhook, istio-aux's webhook and quit controller
 are real processes; the kubelet and the containers are not, and the charm is left out.
 """
 
@@ -37,7 +37,7 @@ PAYLOAD_WORKS = 2.0
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     """Set the stage on a cluster of level `api` and play the scenes with a batch Job."""
     istio = lab.istio.install(cluster)
-    steps.done("Istio's stand-in injects sidecars")
+    steps.done("Istio injects sidecars")
     workload = Workload(cluster, cluster.state / "istio-aux")
     workload.deploy()
     workload.start()

@@ -1,4 +1,4 @@
-"""The demo on the node level: all is real but Istio and Juju, which stand-ins play."""
+"""The demo on the node level: all is real but Juju, which a stand-in plays."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from demo.promise import Check, Performance
 from demo.steps import Steps
 from demo.story import JobStory
 
-# Envoy needs a second or two until it has its configuration, and more on a busy node.
-PROXY_READY_DELAY = 3.0
 MODEL = "kubeflow"
 T = TypeVar("T")
 
@@ -88,8 +86,6 @@ def set_stage(
     steps: Steps,
     cluster: lab.Cluster,
     deploy: Callable[[], T],
-    *,
-    proxy_ready_delay: float = PROXY_READY_DELAY,
 ) -> tuple[T, lab.istio.Istio]:
     """Start all that the scenes need at once, with istio-aux as `deploy` does it.
 
@@ -100,7 +96,7 @@ def set_stage(
     try:
         images = pool.submit(_images, cluster, steps)
         deployed = pool.submit(deploy)
-        istio = pool.submit(_istio, cluster, steps, proxy_ready_delay)
+        istio = pool.submit(_istio, cluster, steps)
         others = [
             pool.submit(_trainer, cluster, steps),
             pool.submit(_datasets, cluster, steps, images),
@@ -118,9 +114,9 @@ def _images(cluster: lab.Cluster, steps: Steps) -> None:
     steps.done("image of the payload loaded")
 
 
-def _istio(cluster: lab.Cluster, steps: Steps, delay: float) -> lab.istio.Istio:
-    istio = lab.istio.install(cluster, proxy_ready_delay=delay)
-    steps.done("Istio's stand-in injects sidecars")
+def _istio(cluster: lab.Cluster, steps: Steps) -> lab.istio.Istio:
+    istio = lab.istio.install(cluster)
+    steps.done("Istio injects sidecars")
     return istio
 
 

@@ -205,15 +205,19 @@ class Cluster:
         endpoint: str = "",
         ready: bool = True,
         host: str = "",
+        headless: bool = False,
     ) -> None:
         """Make or change a Service and its endpoint, a process at `host`:`target_port`.
 
         `endpoint` names it if the Service has several: they are told apart by their ports. `host`
-        is by default the address of what `spawn` started.
+        is by default the address of what `spawn` started. Pods reach none that is not `headless`.
         """
         service = Service(
             metadata=ObjectMeta(name=name, namespace=namespace),
-            spec=ServiceSpec(ports=[ServicePort(port=port, targetPort=target_port)]),
+            spec=ServiceSpec(
+                clusterIP="None" if headless else None,
+                ports=[ServicePort(port=port, targetPort=target_port)],
+            ),
         )
         endpoints = EndpointSlice(
             metadata=ObjectMeta(

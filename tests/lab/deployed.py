@@ -45,9 +45,7 @@ def client(cluster: lab.Cluster) -> Iterator[Client]:
 @pytest.fixture(scope="session")
 def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.istio.Istio]:
     """Another revision, which makes native sidecars on request: the other one never does."""
-    istio = lab.istio.install(
-        cluster, revision=REQUESTED, native="on request", proxy_ready_delay=1.5
-    )
+    istio = lab.istio.install(cluster, revision=REQUESTED, native="on request")
     yield istio
     istio.remove()
 

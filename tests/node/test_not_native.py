@@ -70,11 +70,6 @@ BROKEN = (
         container(UNTIL_TOLD, name="cloud-sql-proxy"), spec={"podFailurePolicy": COUNTED},
         annotations={"istio-aux.io/sidecars": "cloud-sql-proxy=native"}, **ENOUGH,
     ),
-    a_job(
-        "its-configuration-has-no-status-port", "Complete", (0,),
-        container(f"until {TALK}; do sleep 1; done"),  # It starts before its proxy is ready.
-        annotations={"proxy.istio.io/config": "statusPort: 0"}, **ENOUGH,
-    ),
 )  # fmt: skip
 PROBE = Workload("probe", pod(container("true"), **ENOUGH))
 WORLDS = {

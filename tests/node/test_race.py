@@ -171,7 +171,7 @@ class Told:
 @pytest.fixture(scope="module")
 def told(world: World, before: Seen, cluster: lab.Cluster) -> Iterator[Told]:
     """Istio is installed, and one more charm deployed; istio-aux is to report only."""
-    istio = lab.istio.install(cluster, writes_ca=False, proxy_ready_delay=0.5)
+    istio = lab.istio.install(cluster, writes_ca=False)
     lab.until(lambda: world.look().answer != before.answer, what="an answer that there is Istio")
     world.settle()  # A hook that still runs could read the trust that is written below.
     history = world.istio_aux.leader.history

@@ -20,9 +20,9 @@ from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.telemetry import Telemetry
-from lab.istio import decision, sidecar
 from unit.apiserver import ApiServer, DryRun
 from unit.asynchronous import background
+from unit.istio import decision, sidecar
 from unit.store import refusal
 
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")

@@ -15,9 +15,9 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
-from lab.istio import World
 from unit.asynchronous import until
 from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, silence, watching
+from unit.istio.sidecar import World
 from unit.store import refusal
 from unit.test_injector_watcher import injector, told
 

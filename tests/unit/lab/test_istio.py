@@ -8,13 +8,13 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from lab.istio import decision, webhooks
 from lab.kubelet import agent
 from unit.injecting import TEMPLATE
+from unit.istio import decision, sidecar
 
 
 def recording(case: str) -> Any:
-    return json.loads((webhooks.DATA / f"inject-{case}.json").read_text())
+    return json.loads((sidecar.DATA / f"inject-{case}.json").read_text())
 
 
 def patched(pod: dict[str, Any], response: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.quit.rules import Quit, Way
-from lab.istio import decision, proxyconfig, sidecar
+from unit.istio import decision, proxyconfig, sidecar
 from unit.rules.pods import RUNNING, exited, judged, statuses
 from unit.rules.starting import patched
 from unit.rules.table import decide

@@ -34,8 +34,8 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, before_injection, effective_start, plan
-from lab.istio import decision, sidecar
 from lab.start_cases import CASES, TEXTS, Case, outcome
+from unit.istio import decision, sidecar
 from unit.rules.mesh import RECORDS
 from unit.rules.pods import RUNNING, document, job
 from unit.rules.starting import CONFIG, HOLD, STATUS, UNKNOWN, annotations_of, patched, planned

@@ -9,11 +9,13 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from lab.istio import proxyconfig
-from lab.istio.webhooks import DATA, service
+from unit.istio import proxyconfig
 
+DATA = Path(__file__).parents[2] / "data/istio"
+"""Recordings of a real Istio."""
 PROXY = "istio-proxy"
 INIT = "istio-init"
 VALIDATION = "istio-validation"
@@ -42,7 +44,6 @@ class Template:
     namespace: str  # Where istiod is.
     image: str  # The proxy's.
     native: World = "on request"  # Which Istio it is in that respect.
-    ready_delay: float = 0.0  # The stand-in's own: seconds until a proxy is ready.
     revision: str = "default"  # Which Istio it is.
     # The Helm value `global.proxy.lifecycle`; what the template would put there is left out then,
     # also what hold is made of.
@@ -152,7 +153,7 @@ def _proxy(
 ) -> dict[str, Any]:
     """The recorded proxy, with the variables of this installation and this pod."""
     own = {
-        "CA_ADDR": f"{service(template.revision)}.{template.namespace}.svc:15012",
+        "CA_ADDR": f"{_service(template.revision)}.{template.namespace}.svc:15012",
         "PROXY_CONFIG": proxyconfig.environment(config),
         "ISTIO_META_POD_PORTS": ports,
         "ISTIO_META_APP_CONTAINERS": containers,
@@ -163,10 +164,6 @@ def _proxy(
         _value(each["name"], own[each["name"]]) if each["name"] in own else each
         for each in _PROXY["env"]
     ]
-    if template.ready_delay:
-        environment.append(_value("LAB_READY_DELAY", str(template.ready_delay)))
-    if template.minor < 26:
-        environment.append(_value("LAB_QUIT_DRAINS", "true"))
     metadata = config.get("proxyMetadata") or {}
     environment += [_value(name, str(value)) for name, value in sorted(metadata.items())]
     return {**_PROXY, "image": template.image, "env": environment}
@@ -188,8 +185,13 @@ def _lifecycle(
 
 def _discovery(template: Template) -> dict[str, Any]:
     """Where the agent finds istiod, if that is not Istio's own default."""
-    host = f"{service(template.revision)}.{template.namespace}.svc"
+    host = f"{_service(template.revision)}.{template.namespace}.svc"
     return {} if host == "istiod.istio-system.svc" else {"discoveryAddress": f"{host}:15012"}
+
+
+def _service(revision: str) -> str:
+    """The name of the Service of a revision's istiod."""
+    return "istiod" if revision == "default" else f"istiod-{revision}"
 
 
 def _redirecting(template: Template) -> str:

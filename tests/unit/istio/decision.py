@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from lab.istio import proxyconfig, sidecar
+from unit.istio import proxyconfig, sidecar
 
 INJECT = "sidecar.istio.io/inject"
 # istio initializer.go IgnoredNamespaces

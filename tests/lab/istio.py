@@ -1,0 +1,289 @@
+"""An installed Istio: its charts, istiod as a process beside the API server, and its proxy's image.
+
+istiod, the agent and the charts are of the module that `tools/istio` pins, Envoy is a package of
+PyPI (`lab.images`). There are no gateways, and no CNI plugin.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from lightkube import ApiError
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
+from lightkube.resources.discovery_v1 import EndpointSlice
+
+from lab import images, ports, tools, upstream
+from lab.meshed import PROXY, has_sidecar
+from lab.waiting import until
+
+if TYPE_CHECKING:
+    from lab import Cluster, Process
+
+__all__ = ["PROXY", "Istio", "World", "install"]
+
+World = Literal["default", "on request", "never"]
+"""When sidecars are native: by default, as with Istio 1.27 or later where every kubelet is 1.33 or
+later; only for pods that ask for it, as with Istio 1.24 or later elsewhere (or with
+ENABLE_NATIVE_SIDECARS=false); or never, as with Istio 1.23, which does not know the annotation."""
+
+# Measured on 2 cores: 3 s until the injector is live.
+LIVE = 100
+# What `istioctl install` leaves beside a tag `default`: no pod is for this configuration.
+DEACTIVATED = {"matchLabels": {"istio.io/deactivated": "never-match"}}
+TAG = "istio-revision-tag-default"
+# Templates of an administrator's own, by which pods change their proxy.
+TEMPLATES = {
+    "custom": {"env": [{"name": "CUSTOM", "value": "true"}]},
+    "impatient": {
+        "lifecycle": {
+            "postStart": {"exec": {"command": ["pilot-agent", "wait", "--timeoutSeconds=1"]}}
+        }
+    },
+}
+AUTHORITY = "istio-ca-secret"
+CHARTS = ("base", "istio-control/istio-discovery")
+# The lab has no Deployment of istiod, and istiod the rights of an administrator.
+KEPT = {
+    "ConfigMap",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+}
+# A vanilla Envoy has none of the filters that Istio's own build adds: with these settings istiod
+# sends no configuration that names them, which Envoy would refuse as a whole.
+VANILLA_ENVOY = {
+    "PILOT_ENABLE_METADATA_EXCHANGE": "false",  # istio.metadata_exchange
+    "PILOT_ENABLE_ALPN_FILTER": "false",  # istio.alpn
+}
+NO_TELEMETRY = {"telemetry": {"enabled": False}}  # istio.stats
+# istio injection-template.yaml: the line that decides.
+_DECIDES = re.compile(r"(\{\{ \$nativeSidecar := ).*?( \}\})")
+
+
+class Istio:
+    """A revision of Istio; made by `install`."""
+
+    def __init__(
+        self, cluster: Cluster, namespace: str, revision: str, native: World, *, writes_ca: bool
+    ) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.revision = revision
+        self.service = "istiod" if revision == "default" else f"istiod-{revision}"
+        self.discovery = f"{self.service}-discovery"
+        self.port, self.discovery_port = ports.reserve(), ports.reserve()
+        self._native = native
+        self._writes_ca = writes_ca
+        self.process: Process
+        self.documents: list[dict[str, Any]] = []
+
+    @property
+    def configurations(self) -> tuple[str, ...]:
+        """The names of its MutatingWebhookConfigurations."""
+        kind = "MutatingWebhookConfiguration"
+        return tuple(d["metadata"]["name"] for d in self.documents if d["kind"] == kind)
+
+    @property
+    def bundle(self) -> str:
+        """The caBundle that istiod writes, once it is told to."""
+        with self.cluster.client() as client:
+            data = client.get(Secret, AUTHORITY, namespace=self.namespace).data or {}
+        return data["ca-cert.pem"]
+
+    def trust(self, bundle: str | None) -> None:
+        """Write another caBundle into all webhooks; istiod corrects it if it writes them."""
+        with self.cluster.client() as client:
+            for name in self.configurations:
+                found = client.get(MutatingWebhookConfiguration, name)
+                for webhook in found.webhooks or ():
+                    webhook.clientConfig.caBundle = bundle
+                client.replace(found)
+
+    def serve(self, *, ready: bool = True) -> None:
+        """Make the process the endpoint of its Service, or one that is not to be used."""
+        self.cluster.publish(self.namespace, self.service, 443, self.port, ready=ready)
+        # Proxies dial what DNS says: there is no kube-proxy.
+        port = self.discovery_port
+        self.cluster.publish(self.namespace, self.discovery, port, port, headless=True)
+
+    def start(self) -> None:
+        """Start its process again; returns when it serves."""
+        argv = [
+            *(tools.path("pilot-discovery"), "discovery", "--domain=cluster.local"),
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--httpsAddr={self.cluster.host}:{self.port}",
+            f"--secureGRPCAddr={self.cluster.host}:{self.discovery_port}",
+            *("--grpcAddr=", "--httpAddr=127.0.0.1:0", "--monitoringAddr=127.0.0.1:0"),
+            "--ctrlz_port=0",
+        ]
+        environment = {
+            "POD_NAME": self.service,
+            "POD_NAMESPACE": self.namespace,
+            "REVISION": self.revision,
+            "ISTIOD_CUSTOM_HOST": f"{self.discovery}.{self.namespace}.svc",
+            "PILOT_CERT_PROVIDER": "istiod",
+            "CLUSTER_ID": "Kubernetes",
+            **VANILLA_ENVOY,
+            **({"ENABLE_NATIVE_SIDECARS": "false"} if self._native == "on request" else {}),
+            **({} if self._writes_ca else {"INJECTION_WEBHOOK_CONFIG_NAME": ""}),
+        }
+        name = f"{self.service}-{self.namespace}"
+        self.process = self.cluster.spawn(name, argv, env=environment)
+        ports.await_listener(self.process, self.cluster.host, self.port)
+
+    def become(self, native: World) -> None:
+        """Go on as another Istio, in another pod; returns when that one is live."""
+        if native == self._native:
+            return
+        self._native = native
+        self.serve(ready=False)
+        self.process.kill()
+        self.process.wait(LIVE)
+        self.configure()
+        self.start()
+        self.serve()
+        self.await_live()
+
+    def configure(self) -> None:
+        """Make what an installation makes for the API server to read, without a caBundle."""
+        with self.cluster.client() as client:
+            upstream.apply(client, (self._as_native(d) for d in self.documents))
+
+    def await_live(self) -> None:
+        """Return when a pod that asks for a sidecar would get one."""
+        what = f"Istio's injector to be live ({self.process.log})"
+        until(self._injects, what=what, ignoring=(ApiError,))
+
+    def remove(self) -> None:
+        """Remove the configurations, the Services and istiod; namespace and CRDs stay."""
+        kinds = {"MutatingWebhookConfiguration": MutatingWebhookConfiguration,
+                 "ValidatingWebhookConfiguration": ValidatingWebhookConfiguration}  # fmt: skip
+        with self.cluster.client() as client:
+            for document in self.documents:
+                if kind := kinds.get(document["kind"]):
+                    client.delete(kind, document["metadata"]["name"])
+            # The API server learns of it a moment later, and until then wants an answer.
+            gone = "the API server to forget Istio's injector"
+            until(lambda: not self._injects(), what=gone, ignoring=(ApiError,))
+            for document in self.documents:
+                if document["kind"] == "ConfigMap":
+                    client.delete(ConfigMap, document["metadata"]["name"], namespace=self.namespace)
+            for name in (self.service, self.discovery):
+                client.delete(Service, name, namespace=self.namespace)
+                client.delete(EndpointSlice, name, namespace=self.namespace)
+        self.process.kill()
+        self.process.wait(LIVE)
+
+    def _as_native(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The document; the template of one that never makes a native sidecar."""
+        if self._native != "never" or "config" not in document.get("data", {}):
+            return document
+        config, count = _DECIDES.subn(r"\g<1>false\g<2>", document["data"]["config"])
+        assert count
+        return {**document, "data": {**document["data"], "config": config}}
+
+    def _injects(self) -> bool:
+        """Whether the API server gives a sidecar to a pod that asks for one; makes none."""
+        labels = {"istio.io/rev": self.revision}
+        pod = Pod(
+            metadata=ObjectMeta(generateName="is-istio-live-", namespace="default", labels=labels),
+            spec=PodSpec(containers=[Container(name="main", image=images.BUSYBOX)]),
+        )
+        with self.cluster.client() as client:
+            return has_sidecar(client.create(pod, dry_run=True))
+
+
+def install(
+    cluster: Cluster,
+    namespace: str = "istio-system",
+    *,
+    writes_ca: bool = True,
+    configuration: str | None = None,
+    revision: str = "default",
+    native: World = "never",
+    lifecycle: Mapping[str, Any] | None = None,
+    shell: bool = False,
+) -> Istio:
+    """Install Istio; returns when it is live, if it `writes_ca`.
+
+    Args:
+        cluster: a cluster of either level; on `node` the proxy's image is loaded as well.
+        namespace: where istiod is; part of the configurations' names unless it is istio-system.
+        writes_ca: False leaves the caBundles to `trust`: the configurations refuse pods until then.
+        configuration: the name of the configuration that does the work, if not Istio's own.
+        revision: which of several Istios, by the label `istio.io/rev`.
+        native: when its sidecars are native; by default never, for tests of hold and quit.
+        lifecycle: the hooks of its proxies, in place of Istio's own.
+        shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
+    """
+    if cluster.level == "node":
+        cluster.load(images.proxyv2(shell=shell))
+    istio = Istio(cluster, namespace, revision, native, writes_ca=writes_ca)
+    istio.documents = [*_documents(istio, configuration, lifecycle, shell=shell)]
+    with cluster.client() as client:
+        client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
+        # Each istiod writes its root certificate into all namespaces: they have one authority.
+        for known in client.list(Secret, namespace="*", fields={"metadata.name": AUTHORITY}):
+            about = ObjectMeta(name=AUTHORITY, namespace=namespace)
+            client.apply(Secret(metadata=about, data=known.data, type=known.type), force=True)
+    istio.configure()
+    istio.start()
+    istio.serve()
+    if writes_ca:
+        istio.await_live()
+    return istio
+
+
+def _documents(
+    istio: Istio, configuration: str | None, lifecycle: Mapping[str, Any] | None, *, shell: bool
+) -> Iterator[dict[str, Any]]:
+    """What the charts render, of the kinds that the lab has a use for."""
+    image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
+    address = f"{istio.discovery}.{istio.namespace}.svc:{istio.discovery_port}"
+    revision = "" if istio.revision == "default" else istio.revision
+    values = {
+        **NO_TELEMETRY,
+        "revision": revision,
+        "defaultRevision": "",  # The validator of the chart `default` is the same.
+        "global": {
+            "istioNamespace": istio.namespace,
+            "caAddress": address,
+            "proxy": {"image": image, **({"lifecycle": lifecycle} if lifecycle else {})},
+            "proxy_init": {"image": image},
+        },
+        "meshConfig": {"defaultConfig": {"discoveryAddress": address}},
+        "base": {"enableCRDTemplates": True},
+        "sidecarInjectorWebhook": {
+            "templates": {
+                name: json.dumps({"spec": {"containers": [{"name": PROXY, **change}]}})
+                for name, change in TEMPLATES.items()
+            }
+        },
+    }
+    charts = CHARTS if revision else (*CHARTS, "default")
+    rendered = subprocess.run(
+        [tools.path("istio-charts"), istio.namespace, *charts],
+        input=json.dumps(values), capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for document in yaml.load_all(rendered, yaml.CSafeLoader):
+        if not document or document["kind"] not in KEPT:
+            continue
+        metadata = document["metadata"]
+        if document["kind"] == "MutatingWebhookConfiguration":
+            if not revision and metadata["name"] != TAG:
+                for webhook in document["webhooks"]:
+                    webhook |= {"namespaceSelector": DEACTIVATED, "objectSelector": DEACTIVATED}
+            elif configuration:
+                metadata["name"] = configuration
+        yield document
