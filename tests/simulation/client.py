@@ -23,8 +23,8 @@ from istio_aux.kube.errors import (
     UnreachableError,
 )
 
-from simulation.apiserver import Path, Stored, Stream, parse
 from simulation.kubelet import Frame, Sandbox
+from simulation.store import Path, Stored, Stream, parse
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -248,7 +248,7 @@ class _Watch:
 
     def __init__(self, cluster: Cluster, process: Process, path: str, silence: float) -> None:
         self.path, self.silent = path, False
-        self.stream = Stream(lambda _object: True, self._put, self._cut)
+        self.stream = Stream(self._put, self._cut)
         self._cluster, self._world, self._process = cluster, cluster.world, process
         self._silence, self._last = silence, 0.0
         self._arrives, self._brought = 0.0, 0  # Version of the last line.

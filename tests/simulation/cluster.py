@@ -13,11 +13,12 @@ from istio_aux.quit.state import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
 from msgspec import structs
 
-from simulation.apiserver import ApiServer, Change, Json, Stored
+from simulation.apiserver import ApiServer
 from simulation.client import Request
 from simulation.kubelet import Nodes, Plan
 from simulation.network import Network
 from simulation.properties import Judge
+from simulation.store import Change, Json, Stored
 from simulation.unit import Unit
 from simulation.workloads import Owner, TFJob, has_sidecar, owner_of
 from simulation.world import World
@@ -112,7 +113,7 @@ class Cluster:
         self.server.create("mutatingwebhookconfigurations", CONFIGURATION)
 
     def labels(self, namespace: str) -> Json:
-        found = self.server.get("namespaces", "", namespace)
+        found = self.server.find("namespaces", "", namespace)
         return found.meta["labels"] if found else {}
 
     def injects(self, namespace: str) -> bool:
@@ -184,7 +185,7 @@ class Cluster:
     def perform(self, request: Request, do: Callable[[], bytes]) -> bytes:
         to = request.to
         body = msgspec.json.decode(request.body) if request.body else {}
-        before = self.server.get(to.resource, to.namespace, to.name) if to.name else None
+        before = self.server.find(to.resource, to.namespace, to.name) if to.name else None
         self.judge.arrived(request, body)
         answer = do()
         self.judge.performed(request, body, before)

@@ -9,10 +9,10 @@ from istio_aux.kube.actions import NAMESPACES, PODS
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
 from msgspec import structs
 
-from simulation.apiserver import Json, Stored
 from simulation.cluster import LEASE, SELECTED, Cluster
 from simulation.kubelet import NEW, Node, Plan, Run
 from simulation.population import lone_pod
+from simulation.store import Json, Stored
 from simulation.workloads import (
     Owner,
     ReplicaSet,
@@ -139,7 +139,7 @@ def _tamper(cluster: Cluster, dice: Random) -> None:
 
     cluster.world.tell("the Lease is {}", how)
     if how == "deleted":
-        cluster.server.remove("leases", LEASE)
+        cluster.server.remove("leases", *LEASE)
     else:
         cluster.server.update("leases", LEASE, change)
     cluster.judge.tamper()
@@ -359,11 +359,11 @@ def _evict(cluster: Cluster, dice: Random, owner: Owner) -> None:
 
 def recreate(cluster: Cluster, pod: Stored) -> None:
     """A pod is deleted, and made anew under its name with a payload that runs on."""
-    now = cluster.server.get("pods", *pod.name)
+    now = cluster.server.find("pods", *pod.name)
     if cluster.world.calm or now is None or now.uid != pod.uid or cluster.injector == "down":
         return
     cluster.world.tell("{} is deleted and made anew", pod.name[1])
-    cluster.server.remove("pods", pod.name)
+    cluster.server.remove("pods", *pod.name)
     meta: Json = {"namespace": pod.name[0], "name": pod.name[1], "labels": {}}
     run = Run(cluster.world.dice("recreated pods").uniform(20, 60))
     cluster.create_pod(meta, "Never", Plan({"main": [run]}))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.pod import PROXY
 
-from simulation.apiserver import GRACE, ApiServer, Change, Json, Name, Stored
+from simulation.apiserver import GRACE, ApiServer
+from simulation.store import Change, Json, Name, Stored
 from simulation.world import World
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ class Nodes:
     def restored(self) -> None:
         """Kubelets end the pods that the API server lost, and report on all others again."""
         for uid, box in list(self.sandboxes.items()):
-            pod = self._server.get("pods", *box.name)
+            pod = self._server.find("pods", *box.name)
             if pod and pod.uid == uid:
                 self._report(box)
             else:
@@ -307,7 +308,7 @@ class Nodes:
                 del self.sandboxes[uid]
         for pod in list(self._server.list("pods")):
             if pod.uid not in self.sandboxes:
-                self._server.remove("pods", pod.name)
+                self._server.remove("pods", *pod.name)
         for node in self.nodes:
             self.restart(node, node.version)
 
@@ -339,7 +340,7 @@ class Nodes:
                     if (each.role == "native") is native
                 ]
 
-        pod = self._server.get("pods", *box.name)
+        pod = self._server.find("pods", *box.name)
         if pod and pod.uid == box.uid:
             self._server.update("pods", box.name, status)
 
@@ -393,7 +394,7 @@ class Nodes:
     def find(self, request: Request) -> tuple[Stored, Sandbox] | None:
         """The pod that has a name now; None if its node answers nothing, `ApiError` if none has."""
         to = request.to
-        pod = self._server.get("pods", to.namespace, to.name)
+        pod = self._server.find("pods", to.namespace, to.name)
         if pod is None:
             raise ApiError(404, f'pods "{to.name}" not found', reason="NotFound")
         box = self.sandboxes.get(pod.uid)

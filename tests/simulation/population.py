@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from simulation.apiserver import Json
 from simulation.cluster import Cluster
 from simulation.kubelet import FOREVER, MISBEHAVING, Plan, Run
+from simulation.store import Json
 from simulation.workloads import Job, ReplicaSet, StatefulSet, TFJob
 
 

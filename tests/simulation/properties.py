@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from istio_aux.model.policy import QuitMode, RacePolicy
 
-from simulation.apiserver import Change, Json, Name, Stored
 from simulation.kubelet import Sandbox
+from simulation.store import Change, Json, Name, Stored
 from simulation.unit import LEASE, Process, Unit
 from simulation.workloads import (
     Job,
@@ -133,7 +133,7 @@ class Judge:
         """A pod is about to be evicted: does another one end, as far as the process knows?"""
         # What is on its way cannot be called back.
         to, seen = request.to, request.seen
-        pod = self._cluster.server.get("pods", to.namespace, to.name)
+        pod = self._cluster.server.find("pods", to.namespace, to.name)
         owner = self._cluster.owner(pod) if pod else None
         if pod is None or not isinstance(owner, ReplicaSet | StatefulSet) or owner.deleted:
             return

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.pod import PROXY
 
-from simulation.apiserver import KINDS, Change, Json, Stored
+from simulation.apiserver import KINDS
 from simulation.kubelet import Plan
+from simulation.store import Change, Json, Stored
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -71,7 +72,7 @@ class Owner:
 
     @property
     def object(self) -> Stored | None:
-        return self.server.get(self.resource, self.namespace, self.name)
+        return self.server.find(self.resource, self.namespace, self.name)
 
     @property
     def pods(self) -> list[Stored]:
@@ -120,7 +121,7 @@ class Owner:
 
     def delete(self) -> None:
         self.deleted = True
-        self.server.remove(self.resource, (self.namespace, self.name))
+        self.server.remove(self.resource, self.namespace, self.name)
         for pod in self.pods:
             self.server.delete_pod(pod.name)
 

@@ -1,14 +1,15 @@
-"""A small API server for unit tests: it stores, versions, selects, lists, watches and execs.
+"""A small API server for unit tests: the simulation's store over HTTP, with exec and port-forward.
 
 A fake with behaviour, in this process, over real sockets and real TLS. It keeps the API server's
-promises that the workload's client leans on (semantics: list and watch), and can be told to break
-them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows every resource.
+promises that the workload's client leans on, and can be told to break them: see `ApiServer.faults`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import re
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,9 @@ from typing import Self
 
 from aiohttp import WSMsgType, web
 from istio_aux.kube.access import Access
-from unit.store import Object, Store, conflict, refusal, text
+from istio_aux.kube.errors import ApiError
+from simulation.store import Json as Object
+from simulation.store import Store, Stored, Stream, parse
 from unit.tls import certificate
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
@@ -42,14 +45,42 @@ async def agent_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str)
     await socket.send_bytes(b"\x00" + OK)
 
 
-def _place(path: str) -> tuple[str, str, str, str]:
-    """Namespace, resource, name and subresource of a path."""
-    kind, *parts = path.strip("/").split("/")
-    place, namespace = parts[2 if kind == "apis" else 1 :], ""
-    if place[0:1] == ["namespaces"] and len(place) > 2:
-        _, namespace, *place = place
-    resource, name, verb = [*place, "", "", ""][:3]
-    return namespace, resource, name, verb
+_NESTED = re.compile(rb'"nested (\d+) levels deep"')
+
+
+def managed(levels: int) -> list[Object]:
+    """``metadata.managedFields`` nested so deeply, which json cannot encode, but `text` can."""
+    fields = f"nested {levels} levels deep"
+    return [{"manager": "tenant", "operation": "Apply", "fieldsV1": fields}]
+
+
+def text(body: Object) -> bytes:
+    """An object as JSON."""
+
+    def deep(found: re.Match[bytes]) -> bytes:
+        return b'{"f:a":' * int(found[1]) + b"{}" + b"}" * int(found[1])
+
+    return _NESTED.sub(deep, json.dumps(body, separators=(",", ":")).encode())
+
+
+def line(kind: str, body: Object) -> bytes:
+    """A line of a watch."""
+    return text({"type": kind, "object": body}) + b"\n"
+
+
+def status(code: int, reason: str, message: str, **extra: object) -> Object:
+    """A meta/v1 Status of a failure."""
+    return {
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code, **extra,
+    }  # fmt: skip
+
+
+def refusal(
+    code: int, reason: str = "", message: str = "", *, headers: dict[str, str] | None = None
+) -> web.Response:
+    """An error as the API server answers it."""
+    return web.json_response(status(code, reason, message), status=code, headers=headers)
 
 
 def discovery(*types: tuple[str, str, str, str]) -> Object:
@@ -88,7 +119,7 @@ class ApiServer(Store):
         faults: each is asked before a request is served; the first that answers is removed.
         requests: ``METHOD path`` of all requests, in order.
         queries: the query of each request, in the same order.
-        events: bodies of the Events that were posted.
+        watches: requests whose watch streams are open.
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
         forwards: ``(namespace, pod, port, head)`` of all HTTP requests that were forwarded.
@@ -104,7 +135,7 @@ class ApiServer(Store):
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.queries: list[dict[str, str]] = []
-        self.events: list[Object] = []
+        self.watches: list[web.Request] = []
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
         self.forwards: list[tuple[str, str, int, str]] = []
@@ -200,12 +231,31 @@ class ApiServer(Store):
             return web.json_response(CORE if request.path == "/api" else TYPES)
         return await self._route(request)
 
-    def _event(self, event: Object) -> web.Response:
-        name = event["metadata"]["name"]
-        if name in [known["metadata"]["name"] for known in self.events]:
-            return refusal(409, "AlreadyExists", f'events "{name}" already exists')
-        self.events.append(event)
-        return web.json_response({}, status=201)
+    @property
+    def events(self) -> list[Object]:
+        """The Events that were posted, in order."""
+        return [event.object for event in self.objects["events"].values()]
+
+    def get(self, resource: str, namespace: str, name: str) -> Object | None:
+        found = self.find(resource, namespace, name)
+        return found and found.object
+
+    def put(self, resource: str, found: Object) -> Stored:
+        return super().put(resource, copy.deepcopy(found))
+
+    def encode(self, found: Object) -> bytes:
+        return text(found)
+
+    def forget_history(self) -> None:
+        """From now on a watch from any version before this one is answered with 410."""
+        self.version += 1
+        self.forget()
+
+    def go_back(self, version: int) -> None:
+        """Store nothing, at an older version, as after a restore of etcd: watches say nothing."""
+        self.version = version
+        self.objects.clear()
+        self._history.clear()
 
     def always(self, fault: Fault) -> None:
         """Break each request for which ``fault`` has an answer, until `faults` is cleared."""
@@ -249,37 +299,49 @@ class ApiServer(Store):
         self.faults.append(fault)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
-        namespace, resource, name, verb = _place(request.path)
-        if resource == "events" and request.method == "POST":
-            return self._event(await request.json())
-        if "dryRun" in request.query and not name:
-            self.dry_runs.append(await request.json())
+        to, body = parse(request.path), await request.read()
+        if "dryRun" in request.query and to.part != "eviction":
+            self.dry_runs.append(json.loads(body))
             answer = self.dry_run(self.dry_runs[-1])
             return await answer if isinstance(answer, Awaitable) else answer
-        if resource and not name:
-            return await self.collection(request, resource, namespace)
-        if (found := self.get(resource, namespace, name)) is None:
-            return refusal(404, "NotFound", f'{resource} "{name}" not found')
-        acts = {
-            "exec": self._exec, "portforward": self._forward, "eviction": self.evict,
-            "PUT": self.replace, "PATCH": self.patch, "DELETE": self.delete,
-        }  # fmt: skip
-        if act := acts.get(verb or request.method):
-            return await act(request, resource, found)
-        return web.json_response(found, dumps=text)
+        if request.method == "PATCH":
+            assert request.content_type == "application/merge-patch+json"
+            assert request.query["fieldValidation"] == "Strict"
+            assert {"uid", "resourceVersion"} <= json.loads(body)["metadata"].keys()
+        if "watch" in request.query:
+            return await self._watch(request)
+        try:
+            if act := {"exec": self._exec, "portforward": self._forward}.get(to.part):
+                return await act(request, self.checked(to, {}))
+            found = self.answer(request.method, request.path, request.query, body)
+        except ApiError as error:
+            message = str(error).partition(": ")[2]
+            return refusal(error.code, error.reason, message)
+        code = 201 if request.method == "POST" else 200
+        return web.Response(body=found, status=code, content_type="application/json")
 
-    async def evict(
-        self, request: web.Request, _resource: str, found: Object
-    ) -> web.StreamResponse:
-        """Answer an eviction; here it changes nothing."""
-        if unmet := conflict((await request.json())["deleteOptions"], found):
-            return refusal(409, "Conflict", unmet)
-        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        lines = asyncio.Queue[bytes]()
+        stream = Stream(
+            lambda line, _version: lines.put_nowait(line), lambda _error: lines.put_nowait(b"")
+        )
+        self.watch(request.path, request.query, stream)
+        self.watches.append(request)
+        try:
+            async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
+                while line := await lines.get():
+                    await response.write(line)
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            stream.closed = True
+            self.watches.remove(request)
+        return response
 
-    async def _exec(
-        self, request: web.Request, _resource: str, found: Object
-    ) -> web.StreamResponse:
-        namespace, pod = found["metadata"]["namespace"], found["metadata"]["name"]
+    async def _exec(self, request: web.Request, found: Stored) -> web.StreamResponse:
+        namespace, pod = found.name
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
         await socket.prepare(request)
         query = request.query
@@ -288,11 +350,9 @@ class ApiServer(Store):
         await socket.close()
         return socket
 
-    async def _forward(
-        self, request: web.Request, _resource: str, found: Object
-    ) -> web.StreamResponse:
+    async def _forward(self, request: web.Request, found: Stored) -> web.StreamResponse:
         """Forward one HTTP request as the kubelet does."""
-        namespace, pod = found["metadata"]["namespace"], found["metadata"]["name"]
+        namespace, pod = found.name
         (ports,) = request.query.getall("ports")
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await socket.prepare(request)

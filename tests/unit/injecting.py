@@ -20,10 +20,9 @@ from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, DryRun
+from unit.apiserver import ApiServer, DryRun, refusal
 from unit.asynchronous import background
 from unit.istio import decision, sidecar
-from unit.store import refusal
 
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
 ENABLED = {"istio-injection": "enabled"}
@@ -67,14 +66,14 @@ class Cluster(ApiServer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.version = "v1.36.3"
+        self.kubernetes = "v1.36.3"
         self.dry_run: DryRun = chain("never")
         self.kubelets: list[str] = []
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         match request.path.strip("/").split("/"):
             case ["version"]:
-                return web.json_response({"gitVersion": self.version})
+                return web.json_response({"gitVersion": self.kubernetes})
             case ["api", "v1", "nodes"]:
                 return web.json_response({"metadata": {}, "items": self._nodes()})
         return await super()._route(request)
@@ -85,7 +84,7 @@ class Cluster(ApiServer):
             for n, version in enumerate(self.kubelets)
         ]
 
-    async def configure(
+    def configure(
         self,
         name: str = "istio-sidecar-injector",
         *,
@@ -106,27 +105,27 @@ class Cluster(ApiServer):
         }
         metadata = {"name": name, "labels": {"istio.io/rev": revision}}
         body = {"metadata": metadata, "webhooks": [hook]}
-        await self.put("mutatingwebhookconfigurations", body)
+        self.put("mutatingwebhookconfigurations", body)
 
-    async def put_policy(self, text: str | None) -> None:
+    def put_policy(self, text: str | None) -> None:
         """Write istiod's ConfigMap."""
         metadata = {"name": "istio-sidecar-injector", "namespace": "istio-system"}
-        await self.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
+        self.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
 
-    async def publish(self, *, ready: bool = True, service: str = "istiod") -> None:
+    def publish(self, *, ready: bool = True, service: str = "istiod") -> None:
         """Give istiod's Service an endpoint."""
         labels = {"kubernetes.io/service-name": service}
         where = {"name": f"{service}-0", "namespace": "istio-system", "labels": labels}
         endpoint = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}
         ports = [{"name": "https-webhook", "port": 15017}]
         body = {"metadata": where, "endpoints": [endpoint], "ports": ports}
-        await self.put("endpointslices", body)
+        self.put("endpointslices", body)
 
-    async def lead(self, *, ready: bool = True, **webhook: Any) -> None:
+    def lead(self, *, ready: bool = True, **webhook: Any) -> None:
         """Make an istiod the one that is called for pods of a namespace."""
-        await self.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-        await self.publish(ready=ready)
-        await self.configure(**webhook)
+        self.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+        self.publish(ready=ready)
+        self.configure(**webhook)
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ class World:
             body = document({**sidecar, **payload}, **more)
         body["metadata"].update(name=name, namespace=namespace, ownerReferences=owners or [])
         body["metadata"].pop("uid", None)
-        await self.api.put("pods", body)
+        self.api.put("pods", body)
 
     async def exit(self, name: str) -> None:
         """What the kubelet first reports once the proxy has exited; `finish` is all of it."""
@@ -82,7 +82,7 @@ class World:
         await self.pod(name, proxy=ENDED, namespace=namespace, phase="Succeeded")
 
     async def select(self, namespace: str, *, selected: bool = True) -> None:
-        await self.api.put(
+        self.api.put(
             "namespaces", {"metadata": {"name": namespace, "labels": LABELS if selected else {}}}
         )
 
@@ -134,7 +134,7 @@ async def at_work(
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()
-    await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
+    api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
     async with Client(api.access()) as client:
         events = Events(client, "host")
         chosen = PodOptions(

@@ -13,7 +13,7 @@ from istio_aux.injector.injection import hooks_of
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import Backoff
+from istio_aux.kube.errors import ApiError, Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.model.answers import State
@@ -23,6 +23,7 @@ from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.telemetry import Telemetry
+from simulation.store import Path, Stored
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.leading import Led
@@ -59,32 +60,28 @@ class Cluster(ApiServer):
         super().__init__()
         self.evictions: list[str] = []
         self.bodies: list[dict[str, Any]] = []
-        self.answers: list[web.Response] = []
+        self.answers: list[ApiError] = []
         self.injects = self.replaces = True
         self.dry_run = self._inject
         self._made = 0
 
-    async def evict(
-        self, request: web.Request, resource: str, found: dict[str, Any]
-    ) -> web.StreamResponse:
-        meta = found["metadata"]
-        self.evictions.append(meta["name"])
-        self.bodies.append(await request.json())
+    def evict(self, to: Path, eviction: dict[str, Any], *, dry: bool) -> Stored:
+        self.evictions.append(to.name)
+        self.bodies.append(eviction)
         if self.answers:
-            return self.answers.pop(0)
-        answer = await super().evict(request, resource, found)
-        if answer.status == 201:
-            await self.remove(resource, meta["namespace"], meta["name"])
-            if self.replaces:
-                await self.replacement(found)
-        return answer
+            raise self.answers.pop(0)
+        found = super().evict(to, eviction, dry=dry)
+        self.remove("pods", *found.name)
+        if self.replaces:
+            self.replacement(found.object)
+        return found
 
     def _inject(self, pod: dict[str, Any]) -> web.Response:
         if self.injects:
             pod["spec"]["containers"].append({"name": "istio-proxy"})
         return web.json_response(pod, status=201)
 
-    async def replacement(self, gone: dict[str, Any]) -> None:
+    def replacement(self, gone: dict[str, Any]) -> None:
         """What the pod's controller makes in its place: of the same name in a StatefulSet."""
         meta = gone["metadata"]
         (owner,) = meta["ownerReferences"]
@@ -96,7 +93,7 @@ class Cluster(ApiServer):
             containers, name=name, uid=f"new-{self._made}", namespace=meta["namespace"],
             owner=kind, owner_uid=owner["uid"], labels=meta.get("labels"),
         )  # fmt: skip
-        await self.put("pods", new)
+        self.put("pods", new)
 
 
 @dataclass
@@ -114,12 +111,12 @@ class World:
         fields = {"uid": f"old-{name}", "owner": REPLICAS, **fields}
         body = raw(containers, name=name, **fields)
         del body["metadata"]["resourceVersion"]
-        await self.api.put("pods", body)
+        self.api.put("pods", body)
 
     async def job(self, **metadata: Any) -> None:
         """Create the batch Job ``web``."""
         meta = {"name": "web", "namespace": "shop", "uid": "owner-1", **metadata}
-        await self.api.put("jobs", {"metadata": meta, "spec": {}})
+        self.api.put("jobs", {"metadata": meta, "spec": {}})
 
     async def relabel(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespaces[namespace] = labels

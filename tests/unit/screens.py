@@ -116,7 +116,7 @@ async def put_pod(
     """Create or change a pod; ``about`` is more of its metadata."""
     body = document(states, **fields)
     body["metadata"] |= {"name": name, "namespace": namespace, "uid": f"u-{name}", **(about or {})}
-    await api.put("pods", body)
+    api.put("pods", body)
     return body
 
 
@@ -125,7 +125,7 @@ async def install(api: ApiServer, settings: object) -> None:
     text = settings if isinstance(settings, str) else json.dumps(settings)
     metadata = {"name": "istio-aux-here", "annotations": {SETTINGS: text}}
     body = {"metadata": metadata, "webhooks": [{"name": START_WEBHOOK}]}
-    await api.put("mutatingwebhookconfigurations", body)
+    api.put("mutatingwebhookconfigurations", body)
 
 
 async def audited(api: ApiServer, **asked: Any) -> Audit:

@@ -44,7 +44,7 @@ async def fill(api: ApiServer) -> None:
     await put(api, "blocked", main=early, vault=RUNNING, istio_proxy=RUNNING)
     await put(api, "lost", main=RUNNING, small=late, istio_proxy=early)
     await put(api, "plain", main=exited(0))
-    await api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
+    api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
 
 
@@ -90,8 +90,8 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
     """No pod is read in vain."""
     async with ApiServer() as api:
         await fill(api)
-        await api.put("namespaces", {"metadata": {"name": "training"}})
-        await api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
+        api.put("namespaces", {"metadata": {"name": "training"}})
+        api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
         chosen = selector and selectors.parse_namespaces(selector)
         audit = await audited(api, namespace=namespace, selectors=chosen or None)
         assert [request for request in api.requests if "pods" in request] == [
@@ -230,7 +230,7 @@ async def test_audit_looks_at_chosen_pods(ask: Ask) -> None:
         await fill(api)
         body = api.get("pods", "training", "stuck")
         assert body
-        body["metadata"]["labels"] = {"app": "a"}
+        api.put("pods", {**body, "metadata": body["metadata"] | {"labels": {"app": "a"}}})
         chosen = await ask(api, "audit", "-o", "json", "-l", "app=a")
         everywhere = await ask(api, "audit", "-o", "json", "-A", "-n", "training")
     assert [item["name"] for item in objects(chosen)] == ["stuck"]
@@ -297,6 +297,7 @@ async def test_a_pod_of_the_cluster_is_judged_as_of_now(ask: Ask, tmp_path: Path
         await put(api, "one", "default", main=exited(0, at=just_now), istio_proxy=RUNNING)
         body: Any = api.get("pods", "default", "one")
         body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
+        api.put("pods", body)
         file = tmp_path / "pod.json"
         file.write_text(json.dumps(body))
         names = ("one", "-f", str(file), "--config", str(everywhere(tmp_path)))

@@ -118,7 +118,7 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
 
 
 async def explained(ask: Ask, api: Istio, *more: str) -> Shown:
-    await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
+    api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
     await put_pod(api, "job", {"main": exited(0), "istio-proxy": RUNNING}, namespace="team")
     return await ask(api, "explain", "team/job", "-o", "json", *more)
 
@@ -134,9 +134,9 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
     """KEP-5307: kubelets obey them from 1.35 on. The node is read once, also for two pods."""
     async with Istio() as api:
         await install(api, {"namespace-selectors": "team=a"})
-        await api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
+        api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
         kubelet = {"nodeInfo": {"kubeletVersion": version}}
-        await api.put("nodes", {"metadata": {"name": "node-1"}, "status": kubelet})
+        api.put("nodes", {"metadata": {"name": "node-1"}, "status": kubelet})
         for name in ("a", "b"):
             await put_pod(
                 api, name, {"main": exited(1), "istio-proxy": RUNNING}, namespace="team",

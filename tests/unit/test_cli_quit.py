@@ -65,10 +65,10 @@ class Cluster:
         mounter = statuses.get("gke-gcsfuse-sidecar")
         if mounter and all("terminated" in s["state"] for s in statuses.values() if s != mounter):
             mounter["state"] = exited(0, at=LATER)
-        await self.api.put("pods", body)
+        self.api.put("pods", body)
         if all("terminated" in each["state"] for each in statuses.values()):
             body["status"]["phase"] = "Succeeded"
-            await self.api.put("pods", body)
+            self.api.put("pods", body)
 
     @property
     def told(self) -> set[str]:

@@ -22,7 +22,7 @@ async def test_the_command_says_what_it_waits_for_and_ends_when_no_job_is_suspen
         said = await until(lambda: capsys.readouterr().out, "it says so")
         assert said == "waits for the pods of suspended Jobs: TFJob training/mnist\n"
         assert world.api.suspended
-        await world.api.end()
+        world.api.end()
         assert await command == 0
         assert not world.api.suspended
         assert not world.api.marked

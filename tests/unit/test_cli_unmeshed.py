@@ -25,10 +25,10 @@ class Istio(Cluster):
 
     async def fill(self) -> None:
         """A namespace that is injected, another one, and pods with and without sidecars."""
-        await self.configure(bundle=None)
-        await self.put_policy("policy: enabled")
-        await self.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
-        await self.put("namespaces", {"metadata": {"name": "other"}})
+        self.configure(bundle=None)
+        self.put_policy("policy: enabled")
+        self.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
+        self.put("namespaces", {"metadata": {"name": "other"}})
         await self.run_pod("asks", labels=ASKS)
         await self.run_pod("plain")
         await self.run_pod("opted-out", labels={"sidecar.istio.io/inject": "false"})

@@ -12,10 +12,10 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.kube.client import Client
 from istio_aux.model import selectors
 from istio_aux.model.pod import Pod
+from simulation.store import Json as Object
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING
 from unit.screens import Ask, put_pod
-from unit.store import Object
 
 Owner = tuple[str, str, str]  # apiVersion, kind and name; the UID is made of both.
 
@@ -40,7 +40,7 @@ async def put(api: ApiServer, owner: Owner, *above: Owner, **fields: object) -> 
     version, kind, name = owner
     body: Object = {"apiVersion": version, "kind": kind, **fields}
     body["metadata"] = {"name": name, "namespace": "team", "uid": uid(owner), **owned_by(*above)}
-    await api.put(f"{kind.lower()}s", body)
+    api.put(f"{kind.lower()}s", body)
 
 
 async def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> None:
@@ -52,7 +52,7 @@ async def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str 
     """The Event that the Job controller writes when the API server refuses a pod."""
     about = {"kind": "Job", "namespace": "team", "name": job, "uid": f"Job-{job}"}
     metadata = {"name": name, "namespace": "team"}
-    await api.put("events", {
+    api.put("events", {
         "metadata": metadata, "involvedObject": about, "type": "Warning", "reason": "FailedCreate",
         "message": why, "lastTimestamp": at,
     })  # fmt: skip

@@ -84,7 +84,7 @@ def test_frames_make_a_result(frames: list[bytes], text: str) -> None:
 
 
 async def run(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
-    await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     pod = Key("training", "job", "u-1")
     return await execute(client, pod, ["pilot-agent", "request", "a b"], deadline)
 
@@ -244,7 +244,7 @@ def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
 
 
 async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
-    await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     return await forward(
         client, Key("training", "job", "u-1"), 18020, "POST /quitquitquit", deadline
     )

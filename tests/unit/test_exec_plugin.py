@@ -15,9 +15,8 @@ from aiohttp import web
 from istio_aux.kube import access, exec_plugin
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, ApiError
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
-from unit.store import refusal
 from unit.test_access import kubeconfig
 
 V1 = "client.authentication.k8s.io/v1"

@@ -15,10 +15,10 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
+from unit.apiserver import refusal
 from unit.asynchronous import until
 from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, silence, watching
 from unit.istio.sidecar import World
-from unit.store import refusal
 from unit.test_injector_watcher import injector, told
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
@@ -126,7 +126,7 @@ async def test_below_1_32_the_nodes_are_looked_at(
     version: str, kubelets: list[str], capability: Capability
 ) -> None:
     async with Cluster() as api, Client(api.access()) as client:
-        api.version, api.kubelets = version, kubelets
+        api.kubernetes, api.kubelets = version, kubelets
         old = version < "v1.32"
 
         found = await check_kubelets(client)
@@ -147,10 +147,10 @@ async def test_a_round_of_dry_runs_is_bounded_says_who_refuses_and_the_next_goes
             403, "Forbidden", f'pods "x" is forbidden: exceeded quota: {"gpu" * 99}'
         )
         for name in names:
-            await api.put("namespaces", {"metadata": {"name": name, "labels": ENABLED}})
+            api.put("namespaces", {"metadata": {"name": name, "labels": ENABLED}})
         async with watching(api) as watcher:
-            await api.publish()
-            await api.configure()
+            api.publish()
+            api.configure()
             found = await told(watcher, State.NOT_PROBED)
             await until(lambda: "team-00" in injector(watcher).why, "it says who refuses")
             found = injector(watcher)
@@ -166,7 +166,7 @@ async def test_dry_runs_wait_for_as_long_as_an_api_server_asks_that_is_busy(code
     """An injector that is not live is asked every second."""
     async with Cluster() as api, watching(api) as watcher:
         api.dry_run = lambda _pod: refusal(code, "", "slow down", headers={"Retry-After": "60"})
-        await api.lead()
+        api.lead()
         await until(lambda: watcher.control_planes.known, "it was asked")
         assert "slow down" in (await told(watcher, State.NOT_PROBED)).why
         asked = len(api.dry_runs)
@@ -186,7 +186,7 @@ async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is(
             api, rhythm=OFTEN, changed=lambda mesh: states.append(mesh.injectors[0].state)
         ) as watcher,
     ):
-        await api.lead()
+        api.lead()
         await told(watcher, State.LIVE)
         working, answers = api.dry_run, list[int]()
 
@@ -214,7 +214,7 @@ async def test_an_api_server_that_is_busy_or_broken_leaves_what_was_known_for_a_
     """It creates no pods either."""
     async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:
         api.dry_run = chain(ON_REQUEST)
-        await api.lead()
+        api.lead()
         await until(lambda: watcher.control_planes.native.capability is N, "it is native")
 
         api.dry_run = lambda _pod: refusal(code, "", "later")
@@ -232,10 +232,10 @@ async def test_versions_that_cannot_be_read_now_leave_what_was_known_of_them_for
 ) -> None:
     """An older node may have come meanwhile."""
     async with Cluster() as api:
-        api.version, api.kubelets, api.dry_run = "v1.31.0", ["v1.31.0"], chain(ON_REQUEST)
+        api.kubernetes, api.kubelets, api.dry_run = "v1.31.0", ["v1.31.0"], chain(ON_REQUEST)
         late = api.refuse("/nodes", 429, "", "later")
         async with watching(api, rhythm=OFTEN) as watcher:
-            await api.lead()
+            api.lead()
             await until(lambda: "later" in watcher.control_planes.native.why, "it is told")
             api.faults.clear()
             await until(lambda: watcher.control_planes.native.capability is N, "they are read")
@@ -258,10 +258,10 @@ async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses(
 ) -> None:
     """The list of all nodes is the most expensive request of a probe."""
     async with Cluster() as api:
-        api.version, api.dry_run = "v1.31.0", chain(ON_REQUEST)
+        api.kubernetes, api.dry_run = "v1.31.0", chain(ON_REQUEST)
         asked = api.refuse("/nodes", 429, "", "later", after=after)
         async with watching(api, rhythm=OFTEN) as watcher:
-            await api.lead()
+            api.lead()
             await told(watcher, State.LIVE)
             dry_runs = len(api.dry_runs)
             await until(lambda: len(api.dry_runs) > dry_runs + 30, "it is asked again")
@@ -272,12 +272,12 @@ async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses(
 async def test_many_changes_of_configurations_are_few_questions() -> None:
     """A controller of another program may write its configuration many times a second."""
     async with Cluster() as api, watching(api, rhythm=Rhythm(live=3600.0, other=0.5)) as watcher:
-        await api.lead()
+        api.lead()
         await told(watcher, State.LIVE)
         before, began = len(api.dry_runs), asyncio.get_running_loop().time()
         for number in range(50):
             metadata = {"name": "policies", "annotations": {"at": str(number)}}
-            await api.put("mutatingwebhookconfigurations", {"metadata": metadata})
+            api.put("mutatingwebhookconfigurations", {"metadata": metadata})
             await asyncio.sleep(0.01)
         await until(lambda: len(api.dry_runs) > before, "it is asked")
         rounds = (asyncio.get_running_loop().time() - began) / 0.5
@@ -288,7 +288,7 @@ async def test_an_injector_that_died_is_asked_until_it_injects_and_begins_anew()
     """What its sidecars were before says nothing of now: it may be another version."""
     async with Cluster() as api, watching(api, rhythm=OFTEN) as watcher:
         api.dry_run = chain(ON_REQUEST)
-        await api.lead()
+        api.lead()
         await until(lambda: watcher.control_planes.native.capability is N, "it is native")
         api.dry_run = dead
         assert "connection refused" in (await told(watcher, State.REFUSED)).why
@@ -303,7 +303,7 @@ async def test_an_injector_that_died_is_asked_until_it_injects_and_begins_anew()
 async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_known() -> None:
     async with Cluster() as api, watching(api) as watcher:
         api.dry_run = lambda pod: web.json_response(pod, status=201)
-        await api.lead(matchConditions=[{"name": "app", "expression": "has(object.spec.x)"}])
+        api.lead(matchConditions=[{"name": "app", "expression": "has(object.spec.x)"}])
         assert "matchConditions" in (await told(watcher, State.NOT_PROBED)).why
 
         api.dry_run = chain(ON_REQUEST)
@@ -327,9 +327,9 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
     ):
         api.dry_run = chain(ON_REQUEST, full)
         for name in names:
-            await api.put("namespaces", {"metadata": {"name": name, "labels": ENABLED}})
-        await api.publish()
-        await api.configure()
+            api.put("namespaces", {"metadata": {"name": name, "labels": ENABLED}})
+        api.publish()
+        api.configure()
         await told(watcher, State.LIVE)
         states.clear()
         admits.clear()

@@ -22,9 +22,9 @@ from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
+from unit.apiserver import refusal
 from unit.asynchronous import until
 from unit.injecting import ENABLED, Cluster, chain, watching
-from unit.store import refusal
 
 NAME = "istio-sidecar-injector"
 N, C = Capability.NATIVE, Capability.CLASSIC
@@ -58,16 +58,16 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
         return shown.since
 
     async with Cluster() as api:
-        await api.lead()
+        api.lead()
         async with watching(api) as watcher:
             watcher.recall({NAME: Since(State.LIVE, then)})
             assert watcher.since == {NAME: Since(State.LIVE, then)}, "it is left to the next one"
             await told(watcher, State.LIVE)
             assert since(watcher) == then
             left = watcher.since
-            await api.publish(ready=False)
+            api.publish(ready=False)
             await told(watcher, State.NO_ENDPOINT)
-            await api.publish()
+            api.publish()
             await told(watcher, State.LIVE)
             assert since(watcher) > then, "what it sees itself counts"
             watcher.recall({NAME: Since(State.REFUSED, then), "other": Since(State.LIVE, then)})
@@ -90,14 +90,14 @@ async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_onc
             changed=lambda mesh: states.append(mesh.injectors[0].state),
         ) as watcher,
     ):  # fmt: skip
-        await api.lead()
+        api.lead()
         await told(watcher, State.LIVE)
         states.clear()
         api.dry_run = chain("on request")
-        await api.publish()
+        api.publish()
         await until(lambda: watcher.control_planes.native.capability is N, "the new one answers")
         api.dry_run = chain("never")
-        await api.configure()
+        api.configure()
         await until(lambda: watcher.control_planes.native.capability is C, "it is asked again")
         assert set(states) == {State.LIVE}
 
@@ -119,7 +119,7 @@ async def test_what_happens_is_logged_counted_and_shown_once(
         watching(api, telemetry) as watcher,
     ):
         await told(watcher, State.ABSENT)
-        await api.lead()
+        api.lead()
         await told(watcher, State.LIVE)
         [first] = watcher.shown()
 
@@ -144,17 +144,17 @@ async def test_the_injection_policy_is_read_again_and_again() -> None:
     """Nothing is known of one that is gone, but no error nor bad text makes it unknown."""
     rhythm = Rhythm(live=0.05, other=0.05, read=0.05)
     async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
-        await api.lead()
+        api.lead()
         await told(seen, State.LIVE)
         assert seen.control_planes.policies == {}
 
         def reads() -> int:
             return sum("/configmaps/" in request for request in api.requests)
 
-        await api.put_policy("policy: disabled")
+        api.put_policy("policy: disabled")
         await until(lambda: seen.control_planes.policies, "the policy is read")
         for broken in ("policy: [", "3", None):
-            await api.put_policy(broken)
+            api.put_policy(broken)
             # Two more: the one under way may have begun before the change.
             goal = reads() + 2
             await until(lambda goal=goal: reads() >= goal, "it is read again")
@@ -165,7 +165,7 @@ async def test_the_injection_policy_is_read_again_and_again() -> None:
             assert seen.control_planes.policies == {OURS: InjectionPolicy(policy="disabled")}
             api.faults.clear()
 
-        await api.remove("configmaps", "istio-system", NAME)
+        api.remove("configmaps", "istio-system", NAME)
 
         await until(lambda: not seen.control_planes.policies, "the policy is not known")
 
@@ -180,8 +180,8 @@ async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:
             await read.wait()
 
     async with Cluster() as api:
-        await api.put_policy("policy: enabled")
-        await api.lead(ready=False)
+        api.put_policy("policy: enabled")
+        api.lead(ready=False)
         api.faults.append(wait)
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, State.NO_ENDPOINT)
@@ -197,8 +197,8 @@ async def test_without_the_right_to_see_endpoints_a_dry_run_decides() -> None:
     async with Cluster() as api, watching(api) as watcher:
         api.refuse("/endpointslices", 403)
         api.dry_run = chain("never")
-        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
-        await api.lead()
+        api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+        api.lead()
         await told(watcher, State.LIVE)
 
 
@@ -230,9 +230,9 @@ async def test_namespaces_that_refuse_pods_hide_no_injector() -> None:
         for name in (*GOING, *REFUSALS, "team"):
             at = "2026-11-28T06:00:00Z" if name in GOING else None
             metadata = {"name": name, "labels": ENABLED, "deletionTimestamp": at}
-            await api.put("namespaces", {"metadata": metadata})
-        await api.publish()
-        await api.configure()
+            api.put("namespaces", {"metadata": metadata})
+        api.publish()
+        api.configure()
         await told(watcher, State.LIVE)
         asked = [pod["metadata"]["namespace"] for pod in api.dry_runs]
         assert [*dict.fromkeys(asked)] == [*REFUSALS, "team"]
@@ -250,11 +250,11 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
     async with Cluster() as api, watching(api) as watcher:
         await told(watcher, State.ABSENT)
         before = await until(lambda: open_watches(api) == 2 and 2, "both watches are open")
-        await api.lead()
+        api.lead()
         await told(watcher, State.LIVE)
         await until(lambda: open_watches(api) == before + 1, "its endpoints are watched")
 
-        await api.remove("mutatingwebhookconfigurations", "", NAME)
+        api.remove("mutatingwebhookconfigurations", "", NAME)
 
         await told(watcher, State.ABSENT)
         await until(lambda: open_watches(api) == before, "the watch is over")
@@ -272,7 +272,7 @@ async def test_an_unhandled_exception_is_told_and_counts_as_not_live(
 ) -> None:
     telemetry = Telemetry()
     async with Cluster() as api, watching(api, telemetry, selectors=Broken(())) as watcher:
-        await api.lead()
+        api.lead()
 
         await until(lambda: watcher.control_planes.known, "it is known")
         assert "internal error: ZeroDivisionError" in injector(watcher).why

@@ -15,9 +15,8 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease
 from istio_aux.model.election import ANNOTATION
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, managed, refusal, status
 from unit.asynchronous import background, until
-from unit.store import managed, refusal, status
 
 QUICK = {"duration": 2.0, "deadline": 1.2, "retry": 0.05}
 """Lapses soon; a Lease counts in whole seconds."""
@@ -150,7 +149,7 @@ async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() ->
         assert lease
         lease["metadata"] |= {"labels": {"more": "so"}, "managedFields": managed(9000)}
         lease["metadata"]["annotations"]["theirs"] = "too"
-        await api.put("leases", lease)
+        api.put("leases", lease)
         one.leaves = "last"
         await until(lambda: two.recalled[-1:] == ["last"], "it is told again", within=30)
         before = len(two.recalled)
@@ -209,7 +208,7 @@ async def test_a_busy_api_server_that_asks_for_long_is_asked_once_more_before_le
 async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         for _ in range(3):
-            await api.remove(*LEASE)
+            api.remove(*LEASE)
             await until(lambda: spec(api), "it is there again")
             assert spec(api)["holderIdentity"] == "one"
         assert (one.told, two.told) == ([True], [])
@@ -224,10 +223,10 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
         one.leaves = "known"
         await renewed(api)
         if text:
-            await api.remove(*LEASE)
+            api.remove(*LEASE)
         metadata = {"namespace": "istio-aux", "name": "istio-aux"}
         annotations = {ANNOTATION: text} if text else {}
-        await api.put("leases", {
+        api.put("leases", {
             "metadata": {**metadata, "annotations": annotations},
             "spec": {"holderIdentity": "three", "leaseDurationSeconds": 60},
         })  # fmt: skip
@@ -316,7 +315,7 @@ async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
         await one.leads()
         one.leaves = "now"
         if how == "another wrote":
-            await api.put("leases", api.get(*LEASE) or {})
+            api.put("leases", api.get(*LEASE) or {})
         else:
             api.hang("")
         with pytest.raises(KubeError):

@@ -21,10 +21,9 @@ from istio_aux.kube.objects import (
     key_of,
 )
 from istio_aux.model.pod import Metadata, Pod
-from unit.apiserver import ApiServer, Fault
+from unit.apiserver import ApiServer, Fault, line, managed, refusal
 from unit.asynchronous import until
 from unit.screens import audited
-from unit.store import line, managed, refusal
 from unit.watching import answered, faulty, lists, on_list, on_watch, pod, stream, watching
 
 STORED = "<" * 1_450_000
@@ -45,15 +44,15 @@ async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with ApiServer() as api:
-        await api.put("pods", oversized("a"))
-        await api.put("pods", pod("b"))
+        api.put("pods", oversized("a"))
+        api.put("pods", pod("b"))
         async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert seen.names == {"b"}
             await until(lambda: api.watches, "the watch is open")
-            await api.put("pods", oversized("a", "Failed"))
-            await api.put("pods", oversized("c"))
-            await api.put("pods", pod("d"))
+            api.put("pods", oversized("a", "Failed"))
+            api.put("pods", oversized("c"))
+            api.put("pods", pod("d"))
             await until(lambda: seen.names == {"b", "d"}, "what is behind them is told")
             assert {str(key): why for key, why in watch.unreadable.items()} == {
                 "training/a": "longer than 10 MiB", "training/c": "longer than 10 MiB",
@@ -69,10 +68,10 @@ async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
 async def test_pages_become_smaller_for_large_objects_and_larger_behind_them() -> None:
     async with faulty() as api, Client(api.access()) as client:
         for number in range(4):
-            await api.put("pods", large(f"large-{number}"))
-        await api.put("pods", oversized("oversized"))
+            api.put("pods", large(f"large-{number}"))
+        api.put("pods", oversized("oversized"))
         for number in range(20):
-            await api.put("pods", pod(f"small-{number:02}"))
+            api.put("pods", pod(f"small-{number:02}"))
         pages = [page async for page in actions.pages(client, "/api/v1/pods", Pod, {}, limit=8)]
         limits = [int(query["limit"]) for query in api.queries]
     found = [item.metadata.name for page in pages for item in page.items]
@@ -101,7 +100,7 @@ async def test_of_long_answers_four_are_read_at_once_and_short_ones_meanwhile() 
         return response
 
     async with ApiServer() as api, Client(api.access()) as client:
-        await api.put("pods", pod("short"))
+        api.put("pods", pod("short"))
         api.faults += [slow] * (LARGE_AT_ONCE + 1)
         paths = [f"/api/v1/namespaces/training/pods/{n}" for n in range(LARGE_AT_ONCE)]
         reading = [asyncio.create_task(client.get(path)) for path in paths]
@@ -145,11 +144,11 @@ async def test_no_answer_is_read_to_an_end_that_it_does_not_have() -> None:
 async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None:
     """Neither says that it is gone."""
     async with ApiServer() as api, Client(api.access()) as client:
-        stored = await api.put("pods", oversized("a"))
+        stored = api.put("pods", oversized("a"))
         with pytest.raises(UnreadableError, match="cannot read training/a: longer than 10 MiB"):
             await actions.list_kept(client, "/api/v1/pods", Pod, {}, key_of)
         with pytest.raises(OversizedError):
-            await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
+            await actions.read_pod(client, Key("training", "a", stored.uid))
 
 
 async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
@@ -162,7 +161,7 @@ async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         api.faults.append(expired)
         for number in range(60):
-            await api.put("pods", pod(f"pod-{number}"))
+            api.put("pods", pod(f"pod-{number}"))
         with pytest.raises(ApiError, match="410 Expired"):
             await actions.list_kept(client, "/api/v1/pods", Pod, {}, key_of, limit=2)
         assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
@@ -227,7 +226,7 @@ UNREADABLE = {"spec": {"containers": "none"}}
 async def listed_again(api: ApiServer) -> None:
     """Wait for the next list; the watch does not report what changed before it."""
     before = lists(api)
-    await api.forget_history()
+    api.forget_history()
     await api.cut()
     await until(lambda: lists(api) > before and api.watches, "it was listed again")
 
@@ -239,8 +238,8 @@ def deep(name: str, levels: int = 9000) -> dict[str, object]:
 @pytest.mark.parametrize("levels", DEPTHS)
 async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(levels: int) -> None:
     async with ApiServer() as api:
-        await api.put("pods", deep("deep", levels))
-        await api.put("pods", pod("a"))
+        api.put("pods", deep("deep", levels))
+        api.put("pods", pod("a"))
         async with watching(api) as (seen, watch):
             await until(lambda: seen.names == {"a", "deep"}, "both are there")
             await watch.synced.wait()
@@ -250,9 +249,9 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(levels: i
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:
     """Not in the stream, and not by the next list."""
     async with faulty() as api, watching(api) as (seen, watch):
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "it is there")
-        await api.put("pods", pod("a", "Succeeded") | UNREADABLE)
+        api.put("pods", pod("a", "Succeeded") | UNREADABLE)
         await until(lambda: watch.unreadable, "it cannot be read")
         await listed_again(api)
         assert seen.phases == {"a": "Running"}
@@ -260,7 +259,7 @@ async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> Non
         assert (str(key), why) == (
             "training/a", "Expected `array | null`, got `str` - at `$.spec.containers`"
         )  # fmt: skip
-        await api.put("pods", pod("a", "Failed"))
+        api.put("pods", pod("a", "Failed"))
         await until(lambda: seen.phases == {"a": "Failed"}, "it can be read again")
         assert watch.unreadable == {}
 
@@ -270,7 +269,7 @@ async def test_a_list_with_an_object_that_cannot_be_named_says_of_no_other_that_
 ):
     page = web.Response(body=b'{"metadata":{"resourceVersion":"99"},"items":[{"spec":7}]}')
     async with ApiServer() as api, watching(api, relist=1) as (seen, watch):
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "it is there")
         api.faults.append(on_list(lambda _: answered(page)))
         await until(lambda: watch.unreadable, "the other one is there")
@@ -279,15 +278,15 @@ async def test_a_list_with_an_object_that_cannot_be_named_says_of_no_other_that_
 
 async def test_an_unreadable_object_that_is_gone_is_forgotten() -> None:
     async with ApiServer() as api:
-        await api.put("pods", pod("vanishes") | UNREADABLE)
-        await api.put("pods", pod("deleted") | UNREADABLE)
+        api.put("pods", pod("vanishes") | UNREADABLE)
+        api.put("pods", pod("deleted") | UNREADABLE)
         async with watching(api) as (_, watch):
             await until(lambda: len(watch.unreadable) == 2, "both cannot be read")
             await until(lambda: api.watches, "the watch is open")
-            await api.remove("pods", "training", "deleted")
+            api.remove("pods", "training", "deleted")
             await until(lambda: len(watch.unreadable) == 1, "the deletion is told")
-            await api.remove("pods", "training", "vanishes")
-            await api.forget_history()
+            api.remove("pods", "training", "vanishes")
+            api.forget_history()
             await api.cut()
             await until(lambda: watch.unreadable == {}, "a list shows that it is gone")
 
@@ -319,10 +318,10 @@ async def test_an_event_that_is_whole_never_ends_the_stream(body: bytes) -> None
 
 async def test_audit_says_which_pods_it_cannot_read(capsys: pytest.CaptureFixture[str]) -> None:
     async with ApiServer() as api:
-        await api.put("namespaces", {"metadata": {"name": "training"}})
-        await api.put("pods", deep("deep"))
+        api.put("namespaces", {"metadata": {"name": "training"}})
+        api.put("pods", deep("deep"))
         for index in range(4):
-            await api.put("pods", pod(f"odd-{index}") | UNREADABLE)
+            api.put("pods", pod(f"odd-{index}") | UNREADABLE)
         found = await audited(api)
     why = "Expected `array | null`, got `str` - at `$.spec.containers`"
     assert (found.pods, found.unknown) == (1, 4)

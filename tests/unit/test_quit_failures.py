@@ -21,11 +21,10 @@ from istio_aux.quit.controller import KUBELET_KNOWN
 from istio_aux.quit.state import PodState
 from istio_aux.quit.task import Task
 from msgspec.structs import replace
-from unit.apiserver import ApiServer, agent_quits, proxy_quits
+from unit.apiserver import ApiServer, agent_quits, proxy_quits, text
 from unit.asynchronous import Late, descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
-from unit.store import text
 
 
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
@@ -145,7 +144,7 @@ async def own_policy(world: World, name: str = "job", code: int = 1) -> None:
 async def runs(world: World, version: str) -> None:
     """The node has a kubelet of this version."""
     status = {"nodeInfo": {"kubeletVersion": version}}
-    await world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
+    world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
 
 
 async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> None:
@@ -177,7 +176,7 @@ async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgrade
         assert world.told == []
         await runs(world, "v1.35.0")
         clock.seconds += KUBELET_KNOWN
-        await world.api.forget_history()
+        world.api.forget_history()
         await world.api.cut()
         await world.ended("exited", 2)
 
@@ -205,7 +204,7 @@ async def quits(world: World, number: int, prefix: str) -> None:
         done = before + min(number, start + AT_ONCE)
         await until(lambda done=done: world.count("istio_aux_quits_total") >= done, "all are freed")
         for name in names[start : start + AT_ONCE]:
-            await world.api.remove("pods", "training", name)
+            world.api.remove("pods", "training", name)
     await until(lambda: len(world.controller.known) == 0, "all are forgotten")
 
 
@@ -225,7 +224,7 @@ async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects
         await asyncio.gather(*(world.pod(name) for name in names))
         await until(lambda: len(world.told) >= told + 4 * AT_ONCE, "all were tried again")
         for name in names:
-            await world.api.remove("pods", "training", name)
+            world.api.remove("pods", "training", name)
         # Looking for objects stops the loop for long, so it comes when the loop has little to do.
         await until(lambda: len(world.controller.known) == 0, "all are forgotten")
         await until(lambda: objects() == [], "nothing of them is left")
@@ -239,7 +238,7 @@ POD = "/api/v1/namespaces/training/pods/job"
 
 async def recreate(world: World) -> None:
     """Make a pod of the same name, whose payload runs."""
-    await world.api.remove("pods", "training", "job")
+    world.api.remove("pods", "training", "job")
     await world.pod("job", main=RUNNING)
 
 
@@ -254,7 +253,7 @@ async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> No
             old = world.api.get("pods", "training", "job")
             await recreate(world)
             clock.seconds += 1.5
-            return web.json_response(old, dumps=text)
+            return web.Response(body=text(old or {}), content_type="application/json")
 
         world.api.faults.append(slow)
         await world.pod("job")
@@ -313,7 +312,7 @@ async def test_nothing_is_sent_once_its_time_is_over(
 ) -> None:
     """It may have waited for its connection."""
     async with ApiServer() as api, Client(api.access()) as client:
-        await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+        api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
         now = asyncio.get_running_loop().time()
         pod = Key("training", "job", "u-1")
         before = len(api.requests)

@@ -16,6 +16,7 @@ from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
 from istio_aux.repair.reports import ApplicationMesh, follow_applications, oldest
 from istio_aux.repair.rollout import Sidecar
+from simulation.store import Stored
 from unit.asynchronous import background, until
 from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
@@ -104,7 +105,7 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
             await world.pod("web", annotations={"note": note})
             await world.found("web")
         body = dict(world.api.get("pods", "shop", "web") or {})
-        await world.api.put("pods", {**body, "status": {**body["status"], "podIP": "10.0.0.1"}})
+        world.api.put("pods", {**body, "status": {**body["status"], "podIP": "10.0.0.1"}})
         await world.pod("marker", SIDECAR)
         await world.known(2)
         version = (world.api.get("pods", "shop", "web") or {})["metadata"]["resourceVersion"]
@@ -154,18 +155,18 @@ async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
 class Injected(Kubeflow):
     """The same, where all pods but the first two get a sidecar."""
 
-    async def put(self, resource: str, body: dict[str, Any]) -> dict[str, Any]:
+    def put(self, resource: str, found: dict[str, Any]) -> Stored:
         if resource == "pods" and self._made > 2:
-            body["spec"]["containers"].append({"name": "istio-proxy"})
-        return await super().put(resource, body)
+            found["spec"]["containers"].append({"name": "istio-proxy"})
+        return super().put(resource, found)
 
 
 @asynccontextmanager
 async def training() -> AsyncGenerator[World]:
     """A repair controller at work in a cluster with a TFJob of two pods."""
     async with Injected() as api:
-        await api.put("tfjobs", document("Running"))
-        await api.operate()
+        api.put("tfjobs", document("Running"))
+        api.operate()
         more: dict[str, Any] = {"job_limits": FAST, "namespace": "training"}
         async with at_work(api, policy=WITH_JOBS, **more) as world:
             yield world
@@ -185,7 +186,10 @@ async def test_a_job_whose_pods_finish_while_its_suspension_is_prepared_is_left_
             for name in list(api.pods):
                 body = api.get("pods", "training", name) or {}
                 body["status"]["containerStatuses"][0]["state"] = exited(0)
-                await (api.remove("pods", "training", name) if gone else api.put("pods", body))
+                if gone:
+                    api.remove("pods", "training", name)
+                else:
+                    api.put("pods", body)
             seen = "{}" if gone else "its containers are finished"
             await until(lambda: seen in str(world.unmeshed), "they end")
             return None

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import KubeError, LateError
+from istio_aux.kube.errors import ApiError, KubeError, LateError
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import RepairPolicy
@@ -17,12 +17,11 @@ from istio_aux.repair.controller import RepairController
 from istio_aux.repair.store import NotRestartedError
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
 from unit.leading import Led
 from unit.repairing import LIMITS, SIDECAR, cluster
 from unit.rules.unmeshed import JOB, RESTART, STATEFUL, WITH_JOBS, raw
-from unit.store import refusal
 from unit.training import kubeflow
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -43,7 +42,7 @@ async def test_a_refused_eviction_is_shown_and_tried_again(
 ) -> None:
     """A PodDisruptionBudget, several of them, a namespace that ends, a missing right."""
     async with cluster() as world:
-        world.api.answers = [refusal(code, reason, message) for _ in range(3)]
+        world.api.answers = [ApiError(code, message, reason=reason) for _ in range(3)]
         await world.pod("web")
         await until(lambda: message in world.unmeshed.get("web", ""), "the refusal is shown")
         await until(lambda: world.restarts("evicted") == 1, "it is evicted in the end")
@@ -74,8 +73,8 @@ async def test_a_pod_that_changed_meanwhile_is_decided_on_again() -> None:
     """409: the watch brings the newer version."""
     async with cluster() as world:
         world.api.answers = [
-            refusal(409, "Conflict", "Precondition failed: ResourceVersion"),
-            refusal(404, "NotFound", 'pods "web" not found'),
+            ApiError(409, "Precondition failed: ResourceVersion", reason="Conflict"),
+            ApiError(404, 'pods "web" not found', reason="NotFound"),
         ]
         await world.pod("web")
         await until(lambda: world.restarts("evicted") == 1, "it is evicted")
@@ -108,7 +107,7 @@ async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
         async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
             if not request.path.endswith("/first/eviction"):
                 return None
-            await world.api.remove("pods", "shop", "first")
+            world.api.remove("pods", "shop", "first")
             return refusal(code, reason, message) if code else cut(request)
 
         world.api.faults.append(evict_and_fail)
@@ -196,7 +195,7 @@ async def compared(**changes: dict[str, Any] | None) -> str:
                 usual = stored.get(name, {**USUAL, "uid": name})
                 body = raw(name=name.replace("_", "-"), **{**usual, **fields})
                 del body["metadata"]["resourceVersion"]
-                await api.put("pods", body)
+                api.put("pods", body)
         (owner,) = repair.store.owners.values()
         why = ""
         try:

@@ -84,7 +84,7 @@ async def test_what_did_not_help_is_known_of_a_controller_whose_pods_all_went_an
         world.repair.recall({"shop/owner-1": datetime.now(UTC)}, {})
         await world.pod("web")
         await world.known(1)
-        await world.api.remove("pods", "shop", "web")
+        world.api.remove("pods", "shop", "web")
         await world.known(0)
         await world.pod("web", uid="again")
         await world.pod("marker", owner_uid="another")
@@ -167,7 +167,7 @@ async def evict_without_replacement(world: World) -> None:
     """A StatefulSet of two pods is without the second one."""
     world.api.replaces = False
     for name in ("web-0", "web-1"):
-        await world.api.put("pods", raw(BARE, name=name, uid=f"old-{name}", owner=STATEFUL))
+        world.api.put("pods", raw(BARE, name=name, uid=f"old-{name}", owner=STATEFUL))
     await until(lambda: world.api.evictions == ["web-1"], "one is evicted")
     await until(lambda: len(world.repair.store.pods) == 1, "it is gone")
     world.api.replaces = True

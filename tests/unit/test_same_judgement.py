@@ -103,14 +103,14 @@ def pods_of(namespace: str) -> dict[str, dict[str, Any]]:
 
 async def fill(api: Istio, told: dict[str, Any]) -> None:
     """Namespaces with their pods, and an installation."""
-    await api.configure(bundle=None)
-    await api.put_policy("policy: enabled")
+    api.configure(bundle=None)
+    api.put_policy("policy: enabled")
     await install(api, told)
     job = {"name": JOB["name"], "namespace": "team", "uid": JOB["uid"]}
-    await api.put("jobs", {"metadata": job, "spec": {"backoffLimit": 6}})
+    api.put("jobs", {"metadata": job, "spec": {"backoffLimit": 6}})
     for namespace, labels in NAMESPACES.items():
         metadata: dict[str, Any] = {"name": namespace, "labels": labels}
-        await api.put("namespaces", {"metadata": metadata})
+        api.put("namespaces", {"metadata": metadata})
         for name, given in pods_of(namespace).items():
             fields = {"containers": {"main": DONE, "istio-proxy": RUNNING}, **given}
             owners, states = fields.pop("owner", None), fields.pop("containers")
@@ -126,7 +126,7 @@ def ending(api: Istio, answer: Exec) -> Exec:
         body: Any = api.get("pods", namespace, name)
         for each in body["status"]["containerStatuses"]:
             each["state"] = exited(0)
-        await api.put("pods", {**body, "status": {**body["status"], "phase": "Succeeded"}})
+        api.put("pods", {**body, "status": {**body["status"], "phase": "Succeeded"}})
 
     return end
 
@@ -185,7 +185,7 @@ async def test_serve_does_what_explain_and_audit_say(case: str, ask: Ask, tmp_pa
     async with Istio() as api:
         await fill(api, told := CASES[case])
         if "restart" in told.get("race-policy", ""):
-            await api.lead()  # Where no injector is live, nothing is restarted.
+            api.lead()  # Where no injector is live, nothing is restarted.
         names = [f"{namespace}/{name}" for namespace in NAMESPACES for name in pods_of(namespace)]
         explained = objects(await ask(api, "explain", *names, "-o", "json"))
         audited = objects(await ask(api, "audit", "-o", "json"))

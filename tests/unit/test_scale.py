@@ -66,7 +66,7 @@ async def kept(count: float) -> int:
     }
     async with ApiServer() as api, Client(api.access()) as client:
         for pod in cluster(count):
-            await api.put("pods", pod)
+            api.put("pods", pod)
         events = Events(client, "test")
         options = PodOptions(namespaces=parse_namespaces("team=a"))
         quit_ = QuitController(

@@ -10,11 +10,11 @@ import sys
 import pytest
 from lab.nightly import NIGHTLY
 from simulation import breaks, faults
-from simulation.apiserver import Change
 from simulation.cluster import Cluster
 from simulation.kubelet import Plan, Run
 from simulation.play import play, shrink
 from simulation.population import lone_pod
+from simulation.store import Change
 from simulation.world import World
 
 SEEDS = 400 if NIGHTLY else 80

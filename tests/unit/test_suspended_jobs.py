@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
+from simulation.store import merged
 from unit.asynchronous import Late, until
 from unit.rules.training import pod_document
-from unit.store import merged
 from unit.training import Kubeflow, kubeflow
 
 PATCH = "PATCH /apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
@@ -44,7 +44,7 @@ async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_s
         assert shown.reason.startswith("2 of its pods are still there")
         looks = pod_lists(world.api) + 5
         await until(lambda: pod_lists(world.api) > looks, "more looks")
-        await world.api.end()
+        world.api.end()
         await world.resumed()
         await until(lambda: not process.status(), "nothing is under way")
         assert len(world.api.events) == 1
@@ -85,7 +85,7 @@ async def test_a_job_is_not_suspended_for_a_pod_that_has_finished_meanwhile() ->
     async with kubeflow() as world:
         name, uid = next(iter(world.api.pods.items()))
         ended = merged(pod_document(name, uid=uid), {"status": {"phase": "Succeeded"}})
-        await world.api.put("pods", ended)
+        world.api.put("pods", ended)
         refused = await world.restart(world.process(), name)
         assert refused == f"its TFJob is not suspended: {name} has finished"
         assert not world.api.suspended
@@ -104,7 +104,7 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
     async def meddle(request: web.Request) -> web.Response | None:
         if request.method == "PATCH":
             world.api.faults.clear()
-            await world.api.change({"suspend": True})
+            world.api.change({"suspend": True})
         return None
 
     async with kubeflow() as world:
@@ -122,7 +122,7 @@ async def test_a_job_that_is_gone_is_forgotten() -> None:
         world.api.ends = False
         process = world.process()
         await world.restart(process)
-        await world.api.remove("tfjobs", "training", "mnist")
+        world.api.remove("tfjobs", "training", "mnist")
         await until(lambda: not process.status(), "nothing is under way")
 
 
@@ -154,7 +154,7 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
         await world.suspended()
         process = world.process(allowed=allowed)
         await until(lambda: world.gauge("istio_aux_suspended_jobs") == 1, "it is counted")
-        await world.api.end()
+        world.api.end()
         await world.resumed()
         assert world.api.job["status"]["conditions"][0]["type"] == "Running"
         await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
@@ -183,7 +183,7 @@ async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_i
         process = world.process(leads=lambda: leads)
         await world.restart(process)
         leads = False
-        await world.api.end()
+        world.api.end()
         looks = pod_lists(world.api) + 20
         await until(lambda: pod_lists(world.api) > looks, "it is followed all the same")
         assert world.api.suspended
@@ -197,7 +197,7 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
     async with kubeflow() as world:
         await world.suspended()
         begun = datetime.now(UTC) - timedelta(seconds=3 * LONGEST)
-        await world.api.change({}, annotations={MARK: f"{begun:%Y-%m-%dT%H:%M:%SZ} so"})
+        world.api.change({}, annotations={MARK: f"{begun:%Y-%m-%dT%H:%M:%SZ} so"})
         process = world.process(longest=LONGEST)
         await world.resumed()
         await world.counted("failed")
@@ -283,7 +283,7 @@ async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() ->
     async with kubeflow() as world:
         await world.suspended(ends=True)
         strange = {**pod_document("strange"), "spec": {"containers": "none"}}
-        await world.api.put("pods", strange)
+        world.api.put("pods", strange)
         # Its annotation says the time in seconds.
         process = world.process(longest=3.0)
         await until(lambda: "training/strange" in reason(process), "the pod is named")

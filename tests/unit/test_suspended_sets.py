@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
+from simulation.store import merged
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.unmeshed import raw
-from unit.store import merged
 from unit.training import at_work, suspend
 
 APIS = {
@@ -39,31 +38,23 @@ class Trainer(ApiServer):
 
     def __init__(self, *kinds: str) -> None:
         super().__init__()
+        self.types = {api: {plural(kind): kind} for kind, api in APIS.items()}
         self.kinds, self.made = kinds, 0
 
-    async def fill(self) -> None:
+    def fill(self) -> None:
         """Make the objects."""
         for kind, above in zip(self.kinds, (*self.kinds[1:], None), strict=True):
             owners = [owner(above)] if above else []
             about = {"name": NAMES[kind], "namespace": "training", "uid": f"uid-of-{kind}"}
             metadata = {**about, "ownerReferences": owners, "labels": {}}
             body = {"metadata": metadata, "spec": {"suspend": False}, "status": {}}
-            await self.put(plural(kind), body)
-        await self.operate()
+            self.put(plural(kind), body)
+        self.operate()
 
-    async def _route(self, request: web.Request) -> web.StreamResponse:
-        match request.path.strip("/").split("/"):
-            case ["apis", group, version]:
-                kinds = [kind for kind, api in APIS.items() if api == f"{group}/{version}"]
-                resources = [{"kind": kind, "name": plural(kind)} for kind in kinds]
-                return web.json_response({"resources": resources})
-        return await super()._route(request)
-
-    async def patch(
-        self, request: web.Request, resource: str, found: dict[str, Any]
-    ) -> web.StreamResponse:
-        answer = await super().patch(request, resource, found)
-        await self.operate()
+    def answer(self, method: str, path: str, params: Mapping[str, str], body: bytes) -> bytes:
+        answer = super().answer(method, path, params, body)
+        if method == "PATCH":
+            self.operate()
         return answer
 
     def object(self, kind: str) -> dict[str, Any]:
@@ -71,19 +62,19 @@ class Trainer(ApiServer):
         assert found is not None
         return found
 
-    async def operate(self) -> None:
+    def operate(self) -> None:
         """All controllers see the object at the top."""
         top, there = self.object(self.kinds[-1]), self.get("pods", "training", "worker")
         if top["spec"].get("suspend"):
             status = {"conditions": [{"type": "Suspended", "status": "True"}]}
-            await self.put(plural(self.kinds[-1]), {**top, "status": status})
+            self.put(plural(self.kinds[-1]), {**top, "status": status})
             if there:
-                await self.remove("pods", "training", "worker")
+                self.remove("pods", "training", "worker")
         elif not there:
             self.made += 1
-            await self.pod("worker", uid=f"pod-{self.made}", restart="Never")
+            self.pod("worker", uid=f"pod-{self.made}", restart="Never")
 
-    async def pod(self, name: str, **fields: Any) -> None:
+    def pod(self, name: str, **fields: Any) -> None:
         """Make a pod of the Job, and of the set."""
         labels = {
             "batch.kubernetes.io/job-name": NAMES["Job"],
@@ -91,7 +82,7 @@ class Trainer(ApiServer):
         }
         made = raw(name=name, namespace="training", labels=labels, **fields)
         made["metadata"]["ownerReferences"] = [owner(self.kinds[0])]
-        await self.put("pods", made)
+        self.put("pods", made)
 
 
 def owner(kind: str) -> dict[str, Any]:
@@ -103,7 +94,7 @@ def owner(kind: str) -> dict[str, Any]:
 async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
     """These objects, and a process that leads, and may suspend Jobs."""
     async with at_work(api) as world:
-        await api.fill()
+        api.fill()
         yield api, world.process()
 
 
@@ -113,7 +104,7 @@ async def filled(api: Trainer) -> AsyncGenerator[tuple[Trainer, SuspendedJobs]]:
 async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...]) -> None:
     """Its controller resumes what is below it: nothing else is written to."""
     async with filled(Trainer(*kinds)) as (api, jobs):
-        await api.pod("first", uid="first", phase="Succeeded")
+        api.pod("first", uid="first", phase="Succeeded")
         assert await suspend(api, jobs, "worker") == ""
         [shown] = jobs.status()
         assert (shown.kind, shown.name) == (kinds[-1], "train")
@@ -143,7 +134,7 @@ async def test_a_set_that_is_not_ours_to_suspend_is_left_alone(
 ) -> None:
     async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):
         for kind, fields in more.items():
-            await api.put(plural(kind), merged(api.object(kind), fields))
+            api.put(plural(kind), merged(api.object(kind), fields))
         why = await suspend(api, jobs, "worker")
         assert why == f"its TrainJob is not suspended: {because}"
         assert not [path for path in api.requests if path.startswith("PATCH")]
@@ -154,7 +145,7 @@ async def test_owners_that_name_each_other_are_read_three_times_at_most() -> Non
     async with filled(Trainer("Job", "JobSet", "TrainJob")) as (api, jobs):
         owner = api.object("Job")["metadata"]["ownerReferences"]
         circle = merged(api.object("TrainJob"), {"metadata": {"ownerReferences": owner}})
-        await api.put("trainjobs", circle)
+        api.put("trainjobs", circle)
         why = await suspend(api, jobs, "worker")
         assert why == (
             "its TrainJob is not suspended: it is part of JobSet train, which might not expect that"

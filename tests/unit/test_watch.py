@@ -7,9 +7,8 @@ import asyncio
 import pytest
 from aiohttp import web
 from istio_aux.kube.errors import Backoff
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, line, refusal, status
 from unit.asynchronous import until
-from unit.store import line, refusal, status
 from unit.watching import answered, faulty, follows, lists, on_list, on_watch, pod, stream, watching
 
 
@@ -38,16 +37,16 @@ async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> Non
         return None
 
     async with ApiServer() as api:
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         async with watching(api) as (seen, _):
             await until(lambda: api.watches, "the watch is open")
             for number in range(101):
-                await api.put("pods", pod(f"pod-{number:03}"))
+                api.put("pods", pod(f"pod-{number:03}"))
             await until(lambda: len(seen.there) == 102, "all are there")
             await api.stop()
-            await api.remove("pods", "training", "a")
-            await api.put("pods", pod("new"))
-            await api.forget_history()
+            api.remove("pods", "training", "a")
+            api.put("pods", pod("new"))
+            api.forget_history()
             api.faults += [slow, slow, slow]
             await api.start()
             await halfway.wait()
@@ -67,14 +66,14 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(
     caplog.set_level("INFO", "istio_aux.kube")
     async with faulty() as api, watching(api) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
-        await api.put("pods", pod("a"))
-        await api.put("pods", pod("b"))
+        api.put("pods", pod("a"))
+        api.put("pods", pod("b"))
         await until(lambda: seen.names == {"a", "b"}, "both are there")
         if how == "as a status":
             api.faults.append(on_watch(lambda _: answered(refusal(410, "Expired", "too old"))))
-        await api.forget_history()
-        await api.remove("pods", "training", "a")
-        await api.forget_history()
+        api.forget_history()
+        api.remove("pods", "training", "a")
+        api.forget_history()
         await api.cut()
         await until(lambda: seen.names == {"b"}, "a has vanished")
         assert "expired" in seen.restarts
@@ -103,7 +102,7 @@ async def test_what_breaks_a_stream_is_counted_and_leads_to_a_new_list(
     ):
         await until(lambda: api.watches, "the second watch is open")
         assert (seen.restarts, seen.told, lists(api)) == ([restart], [], 2)
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
 
 
@@ -111,12 +110,12 @@ async def test_an_api_server_that_is_restarted_is_found_again_without_a_new_list
     """Also a connection that is reset loses nothing."""
     async with faulty() as api, watching(api) as (seen, watch):
         await until(lambda: api.watches, "the watch is open")
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
         await api.stop()
         await until(lambda: watch.trouble, "the server is missed")
-        await api.put("pods", pod("b"))
-        await api.remove("pods", "training", "a")
+        api.put("pods", pod("b"))
+        api.remove("pods", "training", "a")
         await api.start()
         await until(lambda: seen.names == {"b"}, "both changes arrive")
         assert seen.told == ["+a", "+b", "-a"]
@@ -134,7 +133,7 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
 
     async with faulty(on_watch(silent)) as api, watching(api, silence=0.2) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the silent watch is open")
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
         assert seen.restarts[0] == "silent"
 
@@ -150,7 +149,7 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
 
     async with faulty(on_watch(lie)) as api, watching(api, stream=0.2, relist=0.3) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the lying watch is open")
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
         await until(lambda: {"ended", "relist"} <= set(seen.restarts), "both are counted")
 
@@ -160,7 +159,7 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
     async with faulty() as api:
         api.faults.append(on_list(lambda _: answered(answer)))
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         began = asyncio.get_running_loop().time()
         async with watching(api) as (seen, watch):
             await watch.synced.wait()
@@ -178,7 +177,7 @@ async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_
 
     async with faulty() as api:
         for number in range(101):
-            await api.put("pods", pod(f"pod-{number:03}"))
+            api.put("pods", pod(f"pod-{number:03}"))
         api.faults.append(throttled)
         async with watching(api) as (seen, watch):
             await watch.synced.wait()
@@ -211,12 +210,12 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
     async def expired(request: web.Request) -> web.StreamResponse | None:
         if "continue" not in request.query:
             return None
-        await api.remove("pods", "training", "pod-000")
+        api.remove("pods", "training", "pod-000")
         return refusal(410, "Expired", "The provided continue parameter is too old")
 
     async with faulty() as api:
         for number in range(101):
-            await api.put("pods", pod(f"pod-{number:03}"))
+            api.put("pods", pod(f"pod-{number:03}"))
         api.faults.append(expired)
         async with watching(api) as (seen, watch):
             await watch.synced.wait()
@@ -230,7 +229,7 @@ async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(cod
         busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
         api.faults.append(on_watch(lambda _: answered(busy)))
         async with watching(api) as (seen, _):
-            await api.put("pods", pod("a"))
+            api.put("pods", pod("a"))
             await until(lambda: seen.names == {"a"}, "it is there")
             await until(lambda: len(follows(api)) == 2, "the second watch is open")
             assert lists(api) == 1
@@ -242,22 +241,22 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
     """As after a restore of etcd: an object may have its old version and another content."""
     async with faulty() as api, watching(api, silence=0.5) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
-        await api.put("pods", pod("a"))
-        await api.put("pods", pod("b"))
+        api.put("pods", pod("a"))
+        api.put("pods", pod("b"))
         await until(lambda: seen.names == {"a", "b"}, "both are there")
         (a, _) = seen.there
         api.go_back(1)
-        await api.put("pods", pod("a", phase="Pending", uid=a.uid))
+        api.put("pods", pod("a", phase="Pending", uid=a.uid))
         await api.cut()
         await until(lambda: seen.phases == {"a": "Pending"}, "only what was restored is there")
-        await api.put("pods", pod("a", phase="Running", uid=a.uid))
+        api.put("pods", pod("a", phase="Running", uid=a.uid))
         await until(lambda: seen.phases == {"a": "Running"}, "what comes then is told, too")
     assert "went back" in caplog.text
 
 
 async def test_after_a_stream_has_brought_an_older_version_everything_is_delivered_again() -> None:
     async with faulty() as api:
-        await api.put("pods", pod("a"))
+        api.put("pods", pod("a"))
         older = line("MODIFIED", pod("b", resourceVersion="1"))
         api.faults.append(on_watch(lambda request: stream(request, older)))
         async with watching(api) as (seen, _):

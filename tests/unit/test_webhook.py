@@ -47,7 +47,7 @@ async def test_a_sidecar_stays_if_the_job_of_its_pod_counts_its_exit_code_or_is_
     async with ApiServer() as api, serving(lambda: Case(name="").setting, api) as hook:
         if isinstance(job, dict):
             policy = {"rules": [{"action": "FailJob", **job}]}
-            await api.put("jobs", {"metadata": about, "spec": {"podFailurePolicy": policy}})
+            api.put("jobs", {"metadata": about, "spec": {"podFailurePolicy": policy}})
         elif job == "refused":
             api.refuse(READ, 403, "Forbidden")
         elif job == "hung":

@@ -41,7 +41,7 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
     telemetry = Telemetry()
     async with ApiServer() as api, Client(api.access()) as client:
         for name in ("bad", "good"):
-            await api.put("namespaces", {"metadata": {"name": name}})
+            api.put("namespaces", {"metadata": {"name": name}})
         first, second = Seen(trips="bad"), Seen()
         watches = Watches(client, telemetry)
         watches.add("namespaces", "/api/v1/namespaces", Namespace, first, second)
@@ -49,7 +49,7 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
         async with background(work()):
             await until(lambda: watches.ready, "all is seen")
             assert (first.names, second.names) == ({"good"}, {"bad", "good"})
-            await api.remove("namespaces", "", "bad")
+            api.remove("namespaces", "", "bad")
             await until(lambda: second.names == {"good"}, "it is gone")
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
 
@@ -105,11 +105,11 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
     """In our namespaces: elsewhere another webhook may change what is native."""
     async with Cluster() as api:
         api.dry_run = chain("on request")
-        await api.put("namespaces", {"metadata": {"name": "ours", "labels": {**ENABLED, **OURS}}})
-        await api.lead()
+        api.put("namespaces", {"metadata": {"name": "ours", "labels": {**ENABLED, **OURS}}})
+        api.lead()
         vendor = {"url": "https://127.0.0.1:1/inject", "caBundle": BUNDLE}
         where = {"matchLabels": {"mesh": "vendor"}}
-        await api.configure("vendor", bundle=None, clientConfig=vendor, namespaceSelector=where)
+        api.configure("vendor", bundle=None, clientConfig=vendor, namespaceSelector=where)
         async with at_work(api, root_namespace=root) as wired:
             await until(lambda: wired._injectors.control_planes.known, "it is known")
             await until(lambda: len(api.dry_runs) >= len(asked), "dry runs have asked")
@@ -121,9 +121,9 @@ async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
     """argo-workflows#1282, kubernetes#25908: most containers end a little apart."""
     clock = Late()
     async with ApiServer() as api, at_work(api, clock) as wired:
-        await api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
+        api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
         pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
-        await api.put("pods", pod)
+        api.put("pods", pod)
         await until(lambda: whole(wired.status()).blocked_pods, "it is blocked")
         assert whole(wired.status()).holders == []
         clock.seconds = DEFAULTS.quit_limits.blocked_after
@@ -194,13 +194,13 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
             return wired
 
         api.injects = False
-        await api.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
-        await api.put("pods", raw(name="web"))
+        api.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
+        api.put("pods", raw(name="web"))
         first = await start("first")
         await until(lambda: first._repair.failed, "it has restarted a pod, which did not help")
-        await api.remove("leases", *where)
+        api.remove("leases", *where)
         metadata = dict(zip(("namespace", "name"), where, strict=True))
-        await api.put("leases", {"metadata": metadata, "spec": {"holderIdentity": "second"}})
+        api.put("leases", {"metadata": metadata, "spec": {"holderIdentity": "second"}})
         await until(lambda: not whole(first.status()).leader, "it leads no more")
         second = await start("second")
         await until(lambda: second._repair._active and second._repair.finished, "all is decided")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from aiohttp import web
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import ApiError
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.moment import Clock
@@ -19,12 +19,12 @@ from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK, SuspensionLimits
 from istio_aux.telemetry import Telemetry
 from msgspec import structs
+from simulation.store import Path, Stored, merged
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.leading import Led
 from unit.logged import counted
 from unit.rules.training import document, pod_document
-from unit.store import merged, refusal
 
 FAST = SuspensionLimits(
     settle=0.05, unnoticed=30, interval=0.01, late=30, first_retry=0.02, last_retry=0.05
@@ -36,39 +36,29 @@ class Kubeflow(ApiServer):
     """As 1.9 pkg/controller.v1/common/job.go ReconcileJobs has it, at once after each change.
 
     Attributes:
-        served: whether there is a training operator.
         ends: whether pods that are deleted are gone at once; see `end`.
         budget: whether a PodDisruptionBudget lets no pod go.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.served = self.ends = True
+        self.types["kubeflow.org/v1"] = {
+            "tfjobs": "TFJob", "tfjobs/status": "TFJob", "notebooks": "Notebook",
+        }  # fmt: skip
+        self.ends = True
         self.budget = False
         self._made = 0
 
-    async def _route(self, request: web.Request) -> web.StreamResponse:
-        match request.path.strip("/").split("/"):
-            case ["apis", "kubeflow.org", "v1"] if self.served:
-                names = ("tfjobs", "tfjobs/status", "notebooks")
-                kinds = ("TFJob", "TFJob", "Notebook")
-                resources = [{"name": n, "kind": k} for n, k in zip(names, kinds, strict=True)]
-                return web.json_response({"resources": resources})
-        return await super()._route(request)
+    def evict(self, to: Path, eviction: dict[str, Any], *, dry: bool) -> Stored:
+        assert dry
+        if self.budget:
+            raise ApiError(429, "Cannot evict pod", reason="TooManyRequests")
+        return super().evict(to, eviction, dry=dry)
 
-    async def evict(
-        self, request: web.Request, resource: str, found: dict[str, Any]
-    ) -> web.StreamResponse:
-        assert request.query["dryRun"] == "All"
-        answer = await super().evict(request, resource, found)
-        return refusal(429, "TooManyRequests", "Cannot evict pod") if self.budget else answer
-
-    async def patch(
-        self, request: web.Request, resource: str, found: dict[str, Any]
-    ) -> web.StreamResponse:
-        answer = await super().patch(request, resource, found)
-        if answer.status == 200:
-            await self.operate()
+    def answer(self, method: str, path: str, params: Mapping[str, str], body: bytes) -> bytes:
+        answer = super().answer(method, path, params, body)
+        if method == "PATCH":
+            self.operate()
         return answer
 
     @property
@@ -91,36 +81,36 @@ class Kubeflow(ApiServer):
     def marked(self) -> bool:
         return MARK in self.job["metadata"]["labels"]
 
-    async def change(self, policy: dict[str, Any], **metadata: Any) -> None:
+    def change(self, policy: dict[str, Any], **metadata: Any) -> None:
         """What somebody else does to the Job."""
         patch = {"metadata": metadata, "spec": {"runPolicy": policy}}
-        await self.put("tfjobs", merged(self.job, patch))
+        self.put("tfjobs", merged(self.job, patch))
 
-    async def operate(self) -> None:
+    def operate(self) -> None:
         """What the operator does when it sees the Job."""
         if self.suspended:
-            await self._say("Suspended")
+            self._say("Suspended")
             for name in self.pods:
-                await self.put("pods", pod_document(name, uid=self.pods[name], deleting=True))
+                self.put("pods", pod_document(name, uid=self.pods[name], deleting=True))
             if self.ends:
-                await self.end()
+                self.end()
             return
         deleted = [self.get("pods", "training", name) for name in self.pods]
         failed = any(p and "deletionTimestamp" in p["metadata"] for p in deleted)
-        await self._say("Failed" if failed else "Running")
+        self._say("Failed" if failed else "Running")
         for name in WORKERS:
             if name not in self.pods:
                 self._made += 1
-                await self.put("pods", pod_document(name, uid=f"made-{self._made}"))
+                self.put("pods", pod_document(name, uid=f"made-{self._made}"))
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """The pods end."""
         for name in self.pods:
-            await self.remove("pods", "training", name)
+            self.remove("pods", "training", name)
 
-    async def _say(self, condition: str) -> None:
+    def _say(self, condition: str) -> None:
         status = {"conditions": [{"type": condition, "status": "True"}]}
-        await self.put("tfjobs", {**self.job, "status": status})
+        self.put("tfjobs", {**self.job, "status": status})
 
 
 async def suspend(api: ApiServer, process: SuspendedJobs, name: str) -> str:
@@ -170,7 +160,7 @@ class World:
         assert await self.restart(gone) == ""
         gone.lead(False)
         if ends:
-            await self.api.end()
+            self.api.end()
 
     async def another(self, name: str, namespace: str = "other") -> None:
         """A Job that some process has suspended, and that no operator sees."""
@@ -178,7 +168,7 @@ class World:
             "Suspended", name=name, namespace=namespace, uid=name, marked=True,
             policy={"suspend": True},
         )  # fmt: skip
-        await self.api.put("tfjobs", found)
+        self.api.put("tfjobs", found)
 
     async def resumed(self) -> None:
         await until(lambda: not self.api.suspended and not self.api.marked, "the Job is resumed")
@@ -214,6 +204,6 @@ async def at_work(api: ApiServer) -> AsyncGenerator[World]:
 @asynccontextmanager
 async def kubeflow() -> AsyncGenerator[World]:
     async with at_work(Kubeflow()) as world:
-        await world.api.put("tfjobs", document("Running"))
-        await world.api.operate()
+        world.api.put("tfjobs", document("Running"))
+        world.api.operate()
         yield world

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2
-from unit.store import merged
+from simulation.store import Path, merged, parse, selection
 
 Answer = httpx2.Response | httpx2.TransportError | Callable[[], httpx2.Response]
 
@@ -94,8 +94,10 @@ class ApiServer:
         path, body = request.url.path, json.loads(request.content or b"{}")
         self.calls.append(f"{request.method} {path}")
         self.patience[self.calls[-1]] = request.extensions["timeout"]["read"]
-        verb, resource = self._verb(request), self._resource(path)
-        name = path.rpartition("/")[2]
+        to = parse(path)
+        verb = {"PATCH": "patch", "DELETE": "delete", "POST": "create"}.get(request.method, "get")
+        verb = verb if to.name else verb.replace("get", "list")
+        resource, name = f"{to.resource}/{to.part}".rstrip("/"), to.part or to.name
         answer = self.failures.pop(0) if self.failures else None
         answer = answer or self.answers.get(f"{verb} {resource} {name}")
         if answer := answer or self.answers.get(f"{verb} {resource}"):
@@ -111,7 +113,7 @@ class ApiServer:
             return refusal(503, "etcd is slow")
         if resource == "tokenreviews":
             return self._review_token(body)
-        return self._act(request, path, body)
+        return self._act(request, to, body)
 
     def _review_token(self, body: dict[str, Any]) -> httpx2.Response:
         """Take what `_act` granted until it expires or its account is another one."""
@@ -132,21 +134,21 @@ class ApiServer:
         status = {"authenticated": bool(names), "user": {"username": "".join(names)}}
         return httpx2.Response(201, json=body | {"status": status})
 
-    def _act(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
+    def _act(self, request: httpx2.Request, to: Path, body: dict[str, Any]) -> httpx2.Response:
+        path = request.url.path
         present = (self.objects | self._standing()).get(path.removesuffix("/token"))
         match request.method:
             case "PATCH":
-                namespace = self._resource(path) == "namespaces"
-                apply = self._apply_to_namespace if namespace else self._apply
+                apply = self._apply_to_namespace if to.resource == "namespaces" else self._apply
                 if request.headers["content-type"] == "application/merge-patch+json":
                     apply = self._merge
                 else:
                     assert request.headers["content-type"] == "application/apply-patch+yaml"
                 return apply(request, path, body)
-            case "GET" if path.rpartition("/")[2] in self._plurals():
-                return self._list(request, path)
+            case "GET" if not to.name:
+                return self._list(request, to)
             case _ if present is None:
-                return refusal(404, f'"{path.rpartition("/")[2]}" not found')
+                return refusal(404, f'"{to.part or to.name}" not found')
             case "DELETE":
                 del self.objects[path]
                 return refusal(200, "")
@@ -157,22 +159,17 @@ class ApiServer:
                 return httpx2.Response(201, json=body | {"status": granted})
         return httpx2.Response(200, json=present)
 
-    def _list(self, request: httpx2.Request, path: str) -> httpx2.Response:
-        selector = request.url.params.get("labelSelector")
-        wanted = set(selector.split(",")) if selector else set[str]()
+    def _list(self, request: httpx2.Request, to: Path) -> httpx2.Response:
+        selects = selection(request.url.params.get("labelSelector", ""))
+        there = [(parse(path), o) for path, o in (self.objects | self._standing()).items()]
         found = [
             o
-            for at, o in (self.objects | self._standing()).items()
-            if path in self._collections(at) and wanted <= self._selectable(o)
+            for at, o in there
+            if (at.api, at.resource) == (to.api, to.resource)
+            and to.namespace in {"", at.namespace}
+            and selects(o)
         ]
         return httpx2.Response(200, json={"items": found, "metadata": {}})
-
-    @staticmethod
-    def _collections(path: str) -> set[str]:
-        """The collections that the object is in: of its namespace, and of all."""
-        own = path.rpartition("/")[0]
-        before, inside, after = own.partition("/namespaces/")
-        return {own, f"{before}/{after.rpartition('/')[2]}"} if inside else {own}
 
     def _merge(self, _: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
         present = self.objects.get(path)
@@ -234,31 +231,3 @@ class ApiServer:
             there[field][key] = value
         self._managed[by] = set(wanted)
         return httpx2.Response(200, json=present)
-
-    def _verb(self, request: httpx2.Request) -> str:
-        if request.method == "GET":
-            collection = request.url.path.rpartition("/")[2] in self._plurals()
-            return "list" if collection else "get"
-        return {"PATCH": "patch", "DELETE": "delete", "POST": "create"}[request.method]
-
-    def _resource(self, path: str) -> str:
-        # Below a namespace, the last of them is the kind.
-        plural = [part for part in path.split("/") if part in self._plurals()][-1]
-        return plural + ("/token" if path.endswith("/token") else "")
-
-    @staticmethod
-    def _selectable(o: dict[str, Any]) -> set[str]:
-        """Return the requirements of label selectors that the object meets, as written."""
-        labels = o["metadata"].get("labels", {})
-        return set(labels) | {f"{key}={value}" for key, value in labels.items()}
-
-    @staticmethod
-    def _plurals() -> set[str]:
-        return {
-            "authorizationpolicies", "clusterrolebindings", "clusterroles", "endpointslices",
-            "jaxjobs", "jobs", "jobsets", "leases", "mpijobs", "mutatingwebhookconfigurations",
-            "namespaces", "paddlejobs", "pods", "pytorchjobs",
-            "peerauthentications", "rolebindings", "roles", "serviceaccounts", "tfjobs",
-            "tokenreviews", "trainjobs", "validatingadmissionpolicies",
-            "validatingadmissionpolicybindings", "xgboostjobs",
-        }  # fmt: skip
