@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -329,6 +330,24 @@ def test_the_same_ca_bundle_is_kept_once() -> None:
     body = msgspec.json.encode({"metadata": {"name": "istio"}, "webhooks": hooks})
     found = kept.configuration(msgspec.json.decode(body, type=Configuration)).webhooks
     assert len({id(hook.client_config.ca_bundle) for hook in found or ()}) == 1
+
+
+async def test_a_pod_that_changes_and_what_pods_have_in_common_are_kept_once() -> None:
+    """Else 50,000 pods cost 10 MiB more once they are listed again."""
+    wiring = Wiring(DEFAULTS, Access("https://127.0.0.1:1", ssl.create_default_context(), str))
+    store, quits = wiring._repair.store, wiring._quit
+    proxied = {"main": RUNNING, "istio-proxy": RUNNING}
+    for version, number in product("12", range(20)):  # More pods than the last keys are cached of.
+        name = f"web-{number}"
+        named: Document = {"name": name, "uid": name, "version": version, "owner_uid": name}
+        store.apply(pods.convert(raw(**named)))
+        quits.apply(pods.convert(raw(proxied, restart="Never", spec={"nodeName": "n-1"}, **named)))
+    bare = {key: pod.bare or Candidate() for key, pod in store.pods.items()}
+    assert all(pod.version == "2" and pod.key is key for key, pod in bare.items())
+    owners = [pod.owner or OwnerReference() for pod in bare.values()]
+    assert len({id(text) for owner in owners for text in (owner.kind, owner.api_version)}) == 2
+    assert len({(state.node, id(state.node)) for state in quits.known.values()}) == 1
+    assert len({id(state.decision) for state in quits.known.values()}) == 1
 
 
 @pytest.mark.parametrize("part", ["apiVersion", "kind", "name", "uid"])

@@ -23,7 +23,7 @@ from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import PROXY, Key
+from istio_aux.model.pod import PROXY, Key, alike, shared
 from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules
@@ -104,8 +104,10 @@ class PodState:
         same = self._is_newest(decision)
         self.recorded &= same
         self.settled &= same
-        self.decision = structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
-        self.application, self.node = application_of(pod.metadata), pod.spec.node_name or ""
+        blockers = decision.blocked_by[:MOST_BLOCKERS]
+        self.decision = alike(structs.replace(decision, blocked_by=blockers))
+        self.application = shared(application_of(pod.metadata))
+        self.node = shared(pod.spec.node_name or "")
         self.chosen = scope.options.pods.matches(pod.labels)
         self.asks = isinstance(decision, Wait) and facts.asks
         if isinstance(decision, Quit | Wait):

@@ -39,7 +39,9 @@ class Candidate(Struct, frozen=True):
     def of(cls, pod: Pod) -> Candidate:
         """Read a pod."""
         meta, policy, wish = pod.metadata, pod.spec.restart_policy, Wish.of(pod)
-        owner = owners.controller(pod.metadata)
+        if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
+            api, kind = shared(owner.api_version), shared(owner.kind)
+            owner = alike(structs.replace(owner, api_version=api, kind=kind))
         created, ends = meta.creation_timestamp, meta.deletion_timestamp
         conditions = pod.status.conditions or ()
         grace = meta.deletion_grace_period_seconds
@@ -50,7 +52,7 @@ class Candidate(Struct, frozen=True):
             key=meta.key,
             version=meta.resource_version,
             created=created.timestamp() if created else 0.0,
-            owner=owner and alike(owner),
+            owner=owner,
             finished=bool(pod.containers)
             and all(kubelet.finished(each, pod).finished for each in pod.containers),
             wish=wish,

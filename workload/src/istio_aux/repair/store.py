@@ -210,8 +210,9 @@ class PodStore:
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
         candidate = Candidate.of(resource)
-        key = candidate.key
-        stored = self.pods.setdefault(key, StoredPod(key))
+        stored = self.pods.setdefault(candidate.key, StoredPod(candidate.key))
+        key = stored.key  # Each change brings an equal one: the first is kept, and no other.
+        candidate = structs.replace(candidate, key=key)
         self._by_namespace[key.namespace][key] = stored
         # Unless pods are restarted, the other pods of their controllers do not matter.
         self._join(stored, candidate.owner if self._policy.race.restarts else None)
