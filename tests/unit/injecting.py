@@ -113,9 +113,9 @@ class Cluster(ApiServer):
         self.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
 
     def publish(self, *, ready: bool = True, service: str = "istiod") -> None:
-        """Give istiod's Service an endpoint."""
+        """Give a Service the endpoint of istiod."""
         labels = {"kubernetes.io/service-name": service}
-        where = {"name": f"{service}-0", "namespace": "istio-system", "labels": labels}
+        where = {"name": "istiod-0", "namespace": "istio-system", "labels": labels}
         endpoint = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}
         ports = [{"name": "https-webhook", "port": 15017}]
         body = {"metadata": where, "endpoints": [endpoint], "ports": ports}

@@ -151,9 +151,10 @@ class Watcher:
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy | None] = {}  # None: it is unknown.
-        self._slices = Collection[EndpointSlice](self._ask_again, kept.endpoints)
-        # One for each Service: a cluster may have thousands of others.
+        # One for each Service: a cluster may have thousands of others. A slice that moves to another
+        # Service may show first in the watch of that one.
         self._watches: dict[Service, Watch[EndpointSlice]] = {}
+        self._slices: dict[Service, Collection[EndpointSlice]] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
@@ -251,8 +252,7 @@ class Watcher:
                 task.result()
         targets = rules.targets(self._hooks, root=self._root)
         self._only(self._watches, [*filter(None, map(_service, targets))], self._watch)
-        watched = self._watches.keys()
-        for gone in [key for key, part in self._slices.items() if part.service not in watched]:
+        for gone in self._slices.keys() - self._watches.keys():
             del self._slices[gone]
         facts = self._facts()
         wanted = [target for target in targets if rules.obstacle(target, facts) is None]
@@ -273,10 +273,11 @@ class Watcher:
         task.add_done_callback(lambda _task: self._news.set())
 
     def _watch(self, service: Service) -> Watch[EndpointSlice]:
+        slices = self._slices[service] = Collection(self._ask_again, kept.endpoints)
         return Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice, self._slices,
+            EndpointSlice, slices,
             selection={"labelSelector": f"{SERVICE}={service.name}"},
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
             backoff=Backoff(first=0.25, longest=5.0),
@@ -314,7 +315,7 @@ class Watcher:
 
     def _facts(self) -> Facts:
         return Facts(
-            slices=[*self._slices.values()],
+            slices=[each for slices in self._slices.values() for each in slices.values()],
             unseen=self._unlisted,
             probes={target: it.result for target, it in self._probes.items() if it.result},
         )
