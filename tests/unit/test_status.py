@@ -74,6 +74,7 @@ SHOWN = [
     {"capability_why": "a webhook drops restartPolicy"},
     {"called_before_us": ("aaa",)},
     {"selected_namespaces": []},
+    {"selected_total": 501},
     {"stuck_total": 0},
     {"holders": [replace(HOLDER, pods=4)]},
     {"holders": [replace(HOLDER, requests=Requests(gpus=8))]},

@@ -130,6 +130,16 @@ async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
         assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
 
 
+async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted() -> None:
+    async with ApiServer() as api:
+        wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
+        for number in range(501):
+            named = Metadata(name=f"team-{number:03}")
+            wired._around.namespaces.apply(Namespace(metadata=named))
+        status = whole(wired.status())
+    assert (status.selected_namespaces[-1], status.selected_total) == ("team-499", 501)
+
+
 async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:
     """Its namespace's labels, which a review has not, come from the watch."""
     ambient = {"istio.io/dataplane-mode": "ambient"}

@@ -50,8 +50,8 @@ def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
     return (
         status.stuck_total, status.blocked_total, status.lost_total, status.unmeshed_total,
         status.called_before_us, status.capability, status.capability_why, status.certificate,
-        status.injector_live, status.selected_namespaces, status.unmeshed_unknown,
-        status.applications,
+        status.injector_live, status.selected_namespaces, status.selected_total,
+        status.unmeshed_unknown, status.applications,
         [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
         [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],

@@ -174,7 +174,8 @@ class Wiring:
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         planes, unreadable = self._injectors.control_planes, self._watches.unreadable()
-        expires, going = self._token_life().exp, self._around.namespaces.going
+        expires = self._token_life().exp
+        selected = sorted(self._scope.namespaces.difference(self._around.namespaces.going))
         return answers.ProcessStatus(
             ready=ready,
             missing=missing,
@@ -188,7 +189,8 @@ class Wiring:
             injectors=self._injectors.shown(),
             injector_live=planes.any_live,
             watched_pods=len(self._quit.known),
-            selected_namespaces=sorted(self._scope.namespaces.difference(going)),
+            selected_namespaces=selected[: answers.LONGEST],
+            selected_total=len(selected),
             stuck_pods=stuck,
             stuck_total=totals["stuck"],
             blocked_pods=blocked,

@@ -23,7 +23,7 @@ from istio_aux.model.text import listed
 
 T = TypeVar("T")
 
-LONGEST = 500  # Pods of a kind in `/status`, at most: after an outage it may be every pod.
+LONGEST = 500  # Pods of a kind, or namespaces, in `/status`: after an outage it may be every pod.
 SLICE = 200  # Pods that are looked at before other tasks, such as reviews, have a turn.
 UNREADABLE = 20  # Unreadable objects in `/status`, at most.
 MOST = 20  # Holders that are listed: tenants name their containers.
@@ -160,7 +160,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     injectors: list[Injector]  # Sorted by configuration; empty until they are known.
     injector_live: bool | None  # Whether any of them is; None if unknown.
     watched_pods: int
-    selected_namespaces: list[str]
+    selected_namespaces: list[str]  # The first `LONGEST`.
     # The oldest first, at most `LONGEST`; stuck ones only if this process leads.
     stuck_pods: list[TroubledPod]
     blocked_pods: list[TroubledPod]
@@ -177,6 +177,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     leader: bool
     lease_holder: str  # Empty if unknown or without a Lease.
     quit: str
+    selected_total: int = 0
     capability_why: str = ""
     token_expires: datetime | None = None  # None: unknown.
     certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
