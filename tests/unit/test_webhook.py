@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from istio_aux.serving import ServingLimits
-from istio_aux.start import plan
+from istio_aux.start import plan, webhook
 from lab.sidecar_cases import Case
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
-from unit.hooked import JSON, chunked, post, review, serving
+from unit.hooked import JSON, Answer, chunked, post, review, serving
 from unit.logged import logging_to
+from unit.rules.starting import reviewed
 
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u", "controller": True}
 READ = "GET /apis/batch/v1/namespaces/training/jobs/a"
 
 
@@ -39,9 +42,8 @@ async def test_a_sidecar_stays_if_the_job_of_its_pod_counts_its_exit_code_or_is_
 ) -> None:
     """cloud-sql-proxy#1803. A Job is read for no other pod."""
     about = {"name": "a", "namespace": "training", "uid": "u"}
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u", "controller": True}
     pod = Case(name="").pod
-    owned = {**pod["metadata"], "ownerReferences": [owner]}
+    owned = {**pod["metadata"], "ownerReferences": [OWNER]}
     plain = {**pod["spec"], "containers": pod["spec"]["containers"][:1]}
 
     async with ApiServer() as api, serving(lambda: Case(name="").setting, api) as hook:
@@ -58,8 +60,39 @@ async def test_a_sidecar_stays_if_the_job_of_its_pod_counts_its_exit_code_or_is_
         answer = await hook.ask(post(review(**{**pod, "metadata": owned})))
         assert api.requests == [READ]
 
+    assert moves(answer) is native
+
+
+def moves(answer: Answer) -> bool:
+    """Whether containers become native."""
     ops = json.loads(base64.b64decode(answer.response["patch"]))
-    assert any(op["path"].startswith("/spec/initContainers") for op in ops) is native
+    return any(op["path"].startswith("/spec/initContainers") for op in ops)
+
+
+async def test_jobs_that_pods_of_one_namespace_name_delay_no_pod_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant may make any number of such pods; a Job that is not read in time keeps a sidecar."""
+    monkeypatch.setattr(webhook, "PATIENCE", 3600.0)
+    pod, held = Case(name="").pod, asyncio.Event()
+    owned = {**pod["metadata"], "ownerReferences": [OWNER]}
+
+    def asks(namespace: str) -> bytes:
+        made = {**pod, "metadata": owned}
+        return post(json.dumps(reviewed(object=made, namespace=namespace)).encode())
+
+    async def fault(request: web.Request) -> None:
+        if "/flood/" in request.path:
+            await held.wait()
+
+    async with ApiServer() as api, serving(lambda: Case(name="").setting, api) as hook:
+        api.faults.append(fault)
+        await api.put("jobs", {"metadata": {"name": "a", "namespace": "training", "uid": "u"}})
+        flood = [asyncio.create_task(hook.ask(asks("flood"))) for _ in range(20)]
+        for _ in flood:
+            assert moves(await asyncio.wait_for(hook.ask(asks("training")), 60))
+        held.set()
+        await asyncio.gather(*flood)
 
 
 async def test_the_path_says_what_a_pod_is_reviewed_for() -> None:

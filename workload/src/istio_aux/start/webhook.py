@@ -31,11 +31,13 @@ from istio_aux.serving import Closed, Connection, Listener, ServingLimits
 from istio_aux.start import review
 from istio_aux.start.plan import Left, left_to_ambient
 from istio_aux.start.turns import Turns
+from istio_aux.tasks import Slots
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
 POLL = 2.0  # Seconds between two readings of the files.
+PATIENCE = 1.0  # Seconds for the Job of a pod: the API server waits for 3 s.
 
 
 class CertificateError(Exception):
@@ -156,7 +158,7 @@ class AdmissionWebhook:
             reason=Closed,
         )  # fmt: skip
         self._limits, self._turns = limits, Turns()
-        self._client, self._reading = client, asyncio.Semaphore(8)
+        self._client, self._slots = client, Slots(8, 0.01)  # For Jobs; seconds that one takes.
 
     async def listen(
         self, host: str, port: int, context: Callable[[], ssl.SSLContext]
@@ -227,7 +229,7 @@ class AdmissionWebhook:
     async def _is_counted(self, namespace: str, job: OwnerReference) -> bool:
         """Whether a Job counts the exit codes of native sidecars, or that is not known in time."""
         try:
-            async with asyncio.timeout(1.0), self._reading:  # The API server waits for 3 s.
+            async with asyncio.timeout(PATIENCE), self._slots.take(namespace, node=""):
                 found = await actions.read_job(self._client, namespace, job)
         except UNANSWERED:
             return True
