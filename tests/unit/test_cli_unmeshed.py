@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from istio_aux.cli import main
 from istio_aux.cli.report import Audit
 from istio_aux.kube.actions import CONFIGURATIONS
 from unit.injecting import ENABLED, Cluster
+from unit.repairing import Cluster as Replacing
 from unit.rules.pods import RUNNING, exited
+from unit.rules.unmeshed import raw
 from unit.screens import Ask, audited, objects, put_pod
+from unit.test_cli_files import PROGRAM
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
@@ -146,3 +151,32 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() 
         await api.run_pod("plain")
         audit = await audited(api)
     assert (audit.findings, audit.pods, audit.unknown) == ([], 1, 0)
+
+
+class Evicting(Istio, Replacing):
+    """Its controllers make a pod with a sidecar in the place of one that is evicted."""
+
+
+@pytest.mark.parametrize(("late", "evicted"), [(0.0, ["plain"]), (1.0, [])])
+async def test_the_time_of_restart_unmeshed_begins_before_its_right_is_granted(
+    late: float, evicted: list[str], tmp_path: Path
+) -> None:
+    """A role takes effect a moment after it is bound. Nothing is done after that time."""
+    clock, asked = asyncio.get_running_loop().time, list[float]()
+
+    async def fault(request: web.Request) -> web.Response | None:
+        if not request.path.endswith("/selfsubjectaccessreviews"):
+            return None
+        asked.append(clock())
+        granted = asked[-1] >= asked[0] + late
+        return web.json_response({"status": {"allowed": granted}}, status=201)
+
+    async with Evicting() as api:
+        api.always(fault)
+        api.lead()
+        api.put_policy("policy: enabled")
+        api.put("pods", raw(name="plain", namespace="meshed"))
+        argv = ("restart-unmeshed", "--yes", "--timeout", str(late or 60), "--kubeconfig")
+        program = await asyncio.create_subprocess_exec(*PROGRAM, *argv, api.kubeconfig(tmp_path))
+        assert await program.wait() == (0 if evicted else 1)
+    assert api.evictions == evicted

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from istio_aux.model import kubelet
 from istio_aux.model.answers import State
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
@@ -22,7 +25,7 @@ from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.rules.pods import exited
 from unit.rules.training import document
-from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS
+from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, WITH_JOBS
 from unit.training import FAST, Kubeflow
 
 
@@ -159,6 +162,40 @@ class Injected(Kubeflow):
         if resource == "pods" and self._made > 2:
             found["spec"]["containers"].append({"name": "istio-proxy"})
         return super().put(resource, found)
+
+
+@contextmanager
+def judged() -> Generator[set[str]]:
+    """Names of the pods whose containers are judged meanwhile."""
+    names = set[str]()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is kubelet.finished.__code__:
+            names.add(frame.f_locals["pod"].metadata.name)
+
+    sys.setprofile(called)
+    try:
+        yield names
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("owner", [REPLICAS, JOB])
+async def test_of_pods_that_are_listed_before_a_restart_no_container_is_judged(
+    owner: tuple[str, str],
+) -> None:
+    """A tenant may give it many pods of many containers."""
+    labels = {"batch.kubernetes.io/job-name": "web"}
+    async with Cluster() as api, at_work(api, policy=WITH_JOBS, known=mesh(State.REFUSED)) as world:
+        await world.job()
+        for name in ("web-a", "web-b", "web-c"):
+            await world.pod(name, owner=owner, labels=labels)
+        await world.found("web-a", "web-b", "web-c")
+        with judged() as names:
+            world.repair.store.set_injectors(mesh())
+            await until(lambda: api.evictions, "all is listed")
+        assert "GET /api/v1/namespaces/shop/pods" in api.requests
+        assert not names & {"web-a", "web-b", "web-c"}
 
 
 @asynccontextmanager

@@ -87,7 +87,7 @@ async def test_jobs_that_pods_of_one_namespace_name_delay_no_pod_of_another(
 
     async with ApiServer() as api, serving(lambda: Case(name="").setting, api) as hook:
         api.faults.append(fault)
-        await api.put("jobs", {"metadata": {"name": "a", "namespace": "training", "uid": "u"}})
+        api.put("jobs", {"metadata": {"name": "a", "namespace": "training", "uid": "u"}})
         flood = [asyncio.create_task(hook.ask(asks("flood"))) for _ in range(20)]
         for _ in flood:
             assert moves(await asyncio.wait_for(hook.ask(asks("training")), 60))

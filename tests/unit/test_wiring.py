@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from istio_aux.injector.injection import Hook
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
@@ -32,6 +33,7 @@ from unit.asynchronous import Late, background, until
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
 from unit.repairing import Cluster as Evicting
 from unit.repairing import mesh
+from unit.rules.mesh import HOOKS
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import RESTART, raw
 from unit.watching import Seen
@@ -159,6 +161,17 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
         assert left("new", **ambient) == 'label istio.io/dataplane-mode: "ambient"'
         asking = {**ambient, "sidecar.istio.io/inject": "true"}
         assert [left("both"), left("in", **ambient), left("alone", **asking)] == [""] * 3
+
+        class Unread(tuple[Hook, ...]):
+            """Webhooks, of which a cluster may have many: no other pod's review looks at them."""
+
+            def __iter__(self) -> Iterator[Hook]:
+                raise AssertionError("they are looked at")
+
+        wired._injectors.control_planes = replace(mesh(), hooks=Unread(HOOKS))
+        assert left("in") == ""
+        with pytest.raises(AssertionError, match="looked at"):
+            left("alone")
 
 
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,8 +151,8 @@ class Watcher:
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy | None] = {}  # None: it is unknown.
-        # One for each Service: a cluster may have thousands of others. A slice that moves to another
-        # Service may show first in the watch of that one.
+        # One for each Service: a cluster may have thousands of others. A slice that moves to
+        # another one may show there first.
         self._watches: dict[Service, Watch[EndpointSlice]] = {}
         self._slices: dict[Service, Collection[EndpointSlice]] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}

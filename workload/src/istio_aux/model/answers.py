@@ -23,7 +23,7 @@ from istio_aux.model.text import listed
 
 T = TypeVar("T")
 
-LONGEST = 500  # Pods of a kind, or namespaces, in `/status`: after an outage it may be every pod.
+LONGEST = 500  # Pods of a kind in `/status`, at most: after an outage it may be every pod.
 SLICE = 200  # Pods that are looked at before other tasks, such as reviews, have a turn.
 UNREADABLE = 20  # Unreadable objects in `/status`, at most.
 MOST = 20  # Holders that are listed: tenants name their containers.
@@ -160,7 +160,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     injectors: list[Injector]  # Sorted by configuration; empty until they are known.
     injector_live: bool | None  # Whether any of them is; None if unknown.
     watched_pods: int
-    selected_namespaces: list[str]  # The first `LONGEST`.
+    selected_namespaces: list[str]  # The first ones by name, at most `LONGEST`.
     # The oldest first, at most `LONGEST`; stuck ones only if this process leads.
     stuck_pods: list[TroubledPod]
     blocked_pods: list[TroubledPod]
