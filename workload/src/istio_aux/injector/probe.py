@@ -38,8 +38,8 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 DEADLINE = 2.0
-"""Seconds for an injector that was live. If it is late, it is asked again with `DRY_RUN` seconds:
-an injector that is slow is live."""
+"""Seconds for an injector that is live; one whose last answer took longer has `DRY_RUN` seconds,
+so that it does not come and go."""
 
 DRY_RUN = 12.0  # Seconds for all dry runs of a probe; a webhook has ten by default.
 NAMESPACES = 10  # Namespaces that a probe asks in: a quota or a policy may refuse all pods.
@@ -98,6 +98,7 @@ class InjectorProbe:
         self._outcomes = probes(telemetry)
         self._questions, self._news, self._rhythm = questions, news, rhythm
         self._backoff, self._failures = Backoff(rhythm.other, LONGEST_PAUSE), 0
+        self._slow = False
         self._answered = self._kubelets_due = self._kubelets_until = -math.inf
         self._kubelets: NativeCheck | None = None
         self._reading = Backoff(rhythm.live, LONGEST_PAUSE)
@@ -125,8 +126,8 @@ class InjectorProbe:
         """Ask once, and publish the answer; returns the seconds until the next question."""
         clock = asyncio.get_running_loop().time
         live = self.result is not None and self.result.injected
-        seconds = DEADLINE if live and not self._failures else DRY_RUN
-        kept, wait = -math.inf, 0.0
+        seconds = DEADLINE if live and not self._slow else DRY_RUN
+        kept, wait, began = -math.inf, 0.0, clock()
         try:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
@@ -153,6 +154,7 @@ class InjectorProbe:
         if not found.reached:
             return self._rhythm.other
         self._failures, self._answered = 0, clock()
+        self._slow = self._answered - began > DEADLINE
         self._backoff.reset()
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
 
