@@ -175,5 +175,6 @@ def left(client: Client, release: Release) -> set[str]:
     return found - {
         "ConfigMap kube-root-ca.crt",
         "ConfigMap istio-ca-root-cert",
+        "ConfigMap istio-ca-crl",
         "ServiceAccount default",
     }
