@@ -7,6 +7,7 @@ to the upgrade to a stream, which they do not ask for. All others are dry runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import lab
 import lightkube
 import pytest
 from istio_aux.model import names
-from lab import meshed, upstream
+from lab import creation, meshed, upstream
 from lab.accounts import PODS, QUIT, Account, administrator
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
@@ -174,7 +175,6 @@ REFUSED: dict[str, tuple[Callable[[Account], str], str]] = {
     "a label": (change("", "metadata", {"labels": {"a": "b"}}), NEVER),
     # It runs any image beside the payload.
     "an ephemeral container": (change("/ephemeralcontainers", "spec", INTRUDER), NEVER),
-    "a status": (change("/status", "metadata", {"labels": {"a": "b"}}), NEVER),
     # Who creates another controller's Lease first keeps that controller from leading.
     "another Lease": (lease(name="another-controller"), f"writes Lease {MODEL} only"),
     "a generated Lease": (lease(generateName=MODEL), f"writes Lease {MODEL} only"),
@@ -194,6 +194,28 @@ def test_anything_else_is_refused(account: Account, what: str):
 
     assert refusal.startswith("403: ")
     assert message in refusal
+
+
+def test_a_status_that_a_kubelet_writes_is_no_work_for_a_policy(
+    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, account: Account
+):
+    before, pod = passed(cluster), client.create(meshed.pod(CHOSEN, "finishing"))
+    kubelet.run(pod)
+    kubelet.finish(pod, "main")
+
+    assert passed(cluster) == before
+    client.patch(Pod, "finishing", {"metadata": {"labels": {"a": "b"}}}, namespace=CHOSEN)
+    assert passed(cluster) == before + 1
+
+
+def passed(cluster: lab.Cluster) -> int:
+    """Of how many changes of pods the policy has found out that they are another client's."""
+    labels = f'kind="policy",name="istio-aux-{MODEL}-{MODEL}",operation="UPDATE"'
+    counted = "apiserver_admission_match_condition_evaluation_seconds_count"
+    _, text = creation.send(cluster, "GET", "/metrics")
+    return int(
+        (re.findall(rf"^{counted}{{{labels}.* (\d+)$", text.decode(), re.MULTILINE) or [0])[0]
+    )
 
 
 def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(

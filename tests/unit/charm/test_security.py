@@ -157,6 +157,22 @@ def test_what_no_policy_narrows_is_only_reading() -> None:
     assert "pods/*" in guarded
 
 
+def test_no_role_grants_what_no_policy_looks_at() -> None:
+    for options in combinations():
+        objects = rendered(options)
+        free = {
+            resource
+            for found in objects
+            if found["kind"] == "ValidatingAdmissionPolicy"
+            for rule in found["spec"]["matchConstraints"].get("excludeResourceRules", ())
+            for resource in rule["resources"]
+        }
+
+        # A kubelet writes the status of each of its pods.
+        assert free == {"pods/status"}
+        assert not {right for right in granted(objects) if right[1] in {*free, "pods/*", "*"}}
+
+
 def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     paths = dict.fromkeys(("tls-certificate", "tls-key"), "/none")
