@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import lab
 import lab.images
@@ -13,11 +13,13 @@ import lab.istio
 import lab.juju
 import lab.pack
 import lab.trainer
-from lab import kinds_of_istio
+from lab import kinds_of_istio, tools, workloads
+from lab.fixtures import make_namespace
 from lab.kinds_of_istio import Shape
-from lab.meshed import is_ready, proxy_exit_code
+from lab.meshed import has_sidecar, is_ready, proxy_exit_code
 from lightkube import codecs
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.apps_v1 import ReplicaSet
+from lightkube.resources.core_v1 import Namespace, Pod
 
 from demo import scenes
 from demo.promise import Check, Performance
@@ -25,6 +27,8 @@ from demo.steps import Steps
 from demo.story import JobStory
 
 MODEL = "kubeflow"
+LATE = "late"
+"""A namespace, and the revision of Istio that injects it, which comes after its first pod."""
 T = TypeVar("T")
 
 
@@ -36,7 +40,45 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
     native, rows = natively(steps, istio, manifest, lambda _world: None)
-    return Performance(without, helped, native, status(app), rows)
+    return Performance(without, helped, native, status(app), (*rows, race(steps, cluster, app)))
+
+
+def race(steps: Steps, cluster: lab.Cluster, app: lab.juju.App) -> Check:
+    """Create a pod, then start the istiod that injects its namespace, then restart the pod."""
+    template = workloads.template(workloads.container("sleep 86400"), restart="Always")
+    template["metadata"]["labels"] = {"app": LATE}
+    spec = {"selector": {"matchLabels": {"app": LATE}}, "template": template}
+    labels = {"istio.io/rev": LATE, "io.datastrophic/istio-aux": "enabled"}
+
+    def restarts(**parameters: Any) -> str:
+        found = app.action("restart-unmeshed", namespace=LATE, **parameters).results["results"]
+        return found.get("would-restart") or found["restarted"]
+
+    with cluster.client() as client:
+
+        def ready(*, meshed: bool) -> list[Pod]:
+            pods = [*client.list(Pod, namespace=LATE)]
+            return [pod for pod in pods if is_ready(pod) and has_sidecar(pod) == meshed]
+
+        make_namespace(client, LATE, labels)
+        client.create(
+            ReplicaSet.from_dict({"metadata": {"name": LATE}, "spec": spec}), namespace=LATE
+        )
+        [early] = lab.until(lambda: ready(meshed=False), what=f"a pod in {LATE}")
+        steps.done("a pod runs that was created before its istiod")
+        istio = lab.istio.install(cluster, f"istio-{LATE}", revision=LATE)
+        lab.until(lambda: restarts() == "1", what="istio-aux to find that pod")
+        steps.done("that istiod is live, and istio-aux has found the pod")
+        restarts(**{"dry-run": False})
+        [pod] = lab.until(lambda: ready(meshed=True), what="a pod with its sidecar in its place")
+        client.delete(Namespace, LATE)
+        istio.remove()
+    names = [f"{LATE}/{each.metadata and each.metadata.name}" for each in (early, pod)]
+    return Check(
+        "with istio-aux, a pod that was created before its istiod gets a sidecar",
+        kept=early.metadata != pod.metadata,
+        why="{} was found and evicted, {} has its sidecar".format(*names),
+    )
 
 
 def bring_up(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
@@ -116,7 +158,7 @@ def _images(cluster: lab.Cluster, steps: Steps) -> None:
 
 def _istio(cluster: lab.Cluster, steps: Steps) -> lab.istio.Istio:
     istio = lab.istio.install(cluster)
-    steps.done("Istio injects sidecars")
+    steps.done(f"Istio {tools.ISTIO_VERSION} injects sidecars")
     return istio
 
 

@@ -22,7 +22,8 @@ class Performance:
     """The job without and with istio-aux, and a status to show.
 
     `native` is the job once Istio makes sidecars native on request.
-    `worlds` has one row for each kind of Istio: how a pod of the second namespace is started there.
+    `worlds` has one row for each kind of Istio: how a pod of the second namespace is started there,
+    and one for a pod that was there before its istiod.
     """
 
     without: JobStory

@@ -161,6 +161,12 @@ def test_in_a_profile_the_tfjob_succeeds_and_where_that_is_disabled_it_hangs(
     assert picture.exists()
 
 
+def test_a_pod_that_was_created_before_its_istiod_gets_its_sidecar(
+    cluster: lab.Cluster, steps: Steps, istio_aux: lab.juju.App
+) -> None:
+    assert node.race(steps, cluster, istio_aux).kept
+
+
 def test_the_pods_of_a_pytorchjob_reach_each_other_through_their_sidecars(
     stories: Mapping[str, JobStory],
 ) -> None:
