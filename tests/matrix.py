@@ -1,11 +1,11 @@
 """The tests on the versions of Kubernetes and Python that people run, and a table of how that went.
 
-    python tests/matrix.py [ROW[=REPORT] ...]
+    python tests/matrix.py [--page | ROW[=REPORT] ...]
 
-What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them. A row with
-a report does not run: `1.36/node=test-results/node.xml` takes what `make test` wrote. What comes
-out: `docs/reference/versions.md` and its numbers in `tests/matrix.json`, where rows
-that do not run now stay as they were. Exits with 1 if a test failed.
+What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them; with
+`--page` none. A row with a report does not run: `1.36/node=test-results/node.xml` takes what
+`make test` wrote. What comes out: `tests/matrix.json`, where rows that do not run now stay as they
+were, and `docs/reference/versions.md`, made from it. Exits with 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,41 @@ ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ROOT / "tests/matrix.json"
 TABLE = ROOT / "docs/reference/versions.md"
 BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
-RUNS = """| Kubernetes | Python | tier | passed | failed | left out | time | day |
-|---|---|---|--:|--:|--:|--:|---|"""
+RUNS = """| Kubernetes | ends | Python | tier | beside | passed | failed | left out | time | day |
+|---|---|---|---|---|--:|--:|--:|--:|---|"""
 DIFFERENCES = """| why tests were left out | how many |
 |---|---|"""
-NEWEST = "1.36"
+USUAL = "1.36"
+"""The Kubernetes of `make test`."""
+# The last day of each minor version (https://kubernetes.io/releases/1.37/, likewise the others).
+ENDS = {
+    "1.32": "2026-02-28",
+    "1.33": "2026-06-28",
+    "1.34": "2026-10-27",
+    "1.35": "2027-02-28",
+    "1.36": "2027-06-28",
+    "1.37": "2027-10-28",
+}
+TOOLS = ROOT / "tests/lab/tools"
+# What other projects' programs a tier is about: the folder that pins each, and its module.
+BESIDE = {
+    "node": {"training-operator": ("training-operator", "github.com/kubeflow/training-operator")},
+    "workloads": {
+        "Trainer": ("trainer", "github.com/kubeflow/trainer/v2"),
+        "JobSet": ("trainer", "sigs.k8s.io/jobset"),
+        "MPI operator": ("trainer", "github.com/kubeflow/mpi-operator"),
+        "Kueue": ("kueue", "sigs.k8s.io/kueue"),
+        "Argo Workflows": ("argo", "github.com/argoproj/argo-workflows/v3"),
+    },
+    "chart": {
+        "Helm": ("helm", "helm.sh/helm/v4"),
+        "cert-manager": ("cert-manager", "github.com/cert-manager/cert-manager"),
+    },
+}
 ROWS = (
-    *(f"{minor}/cluster" for minor in ("1.32", "1.33", "1.34", NEWEST)),
-    *(f"{minor}/node" for minor in ("1.32", NEWEST)),
+    *(f"{minor}/cluster" for minor in ENDS),
+    *(f"{minor}/node" for minor in ("1.32", USUAL, "1.37")),
+    *(f"{USUAL}/{tier}" for tier in ("workloads", "chart")),
     "python3.11/unit",
     *(f"python3.{minor}/{tier}" for minor in (12, 13) for tier in ("unit", "cluster")),
 )
@@ -48,6 +75,7 @@ class Result:
 
     kubernetes: str
     python: str
+    beside: str  # As "Helm 4.3.2, cert-manager 1.21.2".
     day: str  # As 2026-11-23.
     passed: int
     failed: int
@@ -57,7 +85,8 @@ class Result:
 
 def main(rows: list[str]) -> int:
     """Run rows, keep their numbers, write the table; returns the exit status."""
-    wanted = {row: report for row, _, report in (each.partition("=") for each in rows or ROWS)}
+    rows = [] if rows == ["--page"] else rows or [*ROWS]
+    wanted = {row: report for row, _, report in (each.partition("=") for each in rows)}
     if unknown := wanted.keys() - set(ROWS):
         print(f"{min(unknown)}: no such row; there are {', '.join(ROWS)}", file=sys.stderr)
         return 2
@@ -69,8 +98,8 @@ def main(rows: list[str]) -> int:
         known[row] = asdict(result)
         known = {each: known[each] for each in ROWS if each in known}
         NUMBERS.write_text(json.dumps(known, indent=2) + "\n")
-        TABLE.write_text(written(TABLE.read_text(), known))
         print(f"{row}: {result.passed} passed, {result.failed} failed in {result.seconds} s")
+    TABLE.write_text(written(TABLE.read_text(), known))
     return 1 if failed else 0
 
 
@@ -85,7 +114,7 @@ def run(row: str) -> Result:
         tox += ["--workdir", str(ROOT / ".tox" / python), "-x", f"testenv.base_python={python}"]
     subprocess.run(
         [*tox, "--", f"--junit-xml={report}"],
-        env={**os.environ, "LAB_KUBERNETES": kubernetes, "NIGHTLY": "1"},
+        env={**os.environ, "LAB_KUBERNETES": kubernetes},
         cwd=ROOT,
         check=False,
     )
@@ -98,9 +127,11 @@ def counted(row: str, report: Path) -> Result:
     python, kubernetes = _versions(row)
     counts, seconds = summary.count(report)
     skips = [each.get("message", "") for each in ET.parse(report).getroot().iter("skipped")]
+    beside = BESIDE.get(row.partition("/")[2], {})
     return Result(
-        kubernetes=pinned(kubernetes),
+        kubernetes=pinned(f"kubernetes-{kubernetes}", "k8s.io/kubernetes"),
         python=python,
+        beside=", ".join(f"{name} {pinned(*place)}" for name, place in beside.items()),
         day=datetime.date.today().isoformat(),
         passed=counts.passed,
         failed=counts.failed,
@@ -113,14 +144,15 @@ def _versions(row: str) -> tuple[str, str]:
     """Of Python and Kubernetes; the row names one of them."""
     version = row.partition("/")[0]
     own = f"python3.{sys.version_info.minor}"
-    return (version, NEWEST) if version.startswith("python") else (own, version)
+    return (version, USUAL) if version.startswith("python") else (own, version)
 
 
 def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     """The document with the tables of these rows in their place."""
     runs = [
-        f"| {one['kubernetes']} | {one['python'].removeprefix('python')} | {row.split('/')[1]} "
-        f"| {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} "
+        f"| {one['kubernetes']} | {ENDS[one['kubernetes'].rpartition('.')[0]]} "
+        f"| {one['python'].removeprefix('python')} | {row.split('/')[1]} "
+        f"| {one['beside']} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} "
         f"| {one['seconds'] // 60} min {one['seconds'] % 60:02} s | {one['day']} |"
         for row, one in known.items()
     ]
@@ -142,11 +174,10 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
 
 
-def pinned(minor: str) -> str:
-    """The version of Kubernetes that the lab builds for a minor one."""
-    pins = (ROOT / f"tests/lab/tools/kubernetes-{minor}/go.mod").read_text()
-    found = re.search(r"k8s\.io/kubernetes v(\S+)", pins)
-    assert found
+def pinned(folder: str, module: str) -> str:
+    """The version of a module that the lab builds programs of."""
+    found = re.search(rf"{re.escape(module)} v(\S+)", (TOOLS / folder / "go.mod").read_text())
+    assert found, f"{folder}: {module}"
     return found[1]
 
 

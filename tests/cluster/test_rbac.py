@@ -65,8 +65,10 @@ OWN = {
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
 }
-# What every account may do: ask who it is and what it may (system:basic-user).
+# What every account may do: ask who it is and what it may (system:basic-user), and since Kubernetes
+# 1.37 read the cluster's public authorities (system:cluster-trust-bundle-discovery).
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
+AUTHORITIES = ("certificates.k8s.io", "clustertrustbundles")
 
 
 LEASES, CONFIGMAPS = ("leases", "coordination.k8s.io"), ("configmaps", "")
@@ -133,7 +135,7 @@ def granted(workload: Workload, namespace: str) -> set[tuple[str, str, str]]:
         for rule in review.status.resourceRules
         for group in rule.apiGroups or []
         for resource in rule.resources or []
-        if group not in ANYBODY
+        if group not in ANYBODY and (group, resource) != AUTHORITIES
     }
 
 

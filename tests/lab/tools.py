@@ -60,8 +60,8 @@ class Program:
     mend: Mend | None = None
 
 
-NEWEST = "1.36"
-MINOR = os.environ.get("LAB_KUBERNETES") or NEWEST
+USUAL = "1.36"
+MINOR = os.environ.get("LAB_KUBERNETES") or USUAL
 """The Kubernetes of the lab's clusters, as major.minor: one of the folders in `tools`."""
 
 
@@ -80,7 +80,7 @@ def _pinned(folder: Path) -> re.Match[str]:
 
 ISTIO_VERSION = "1.31.0"
 """Of the module in `tools/istio`: only its development versions are to be had as modules."""
-NEWEST_KUBERNETES = HERE / f"tools/kubernetes-{NEWEST}"
+USUAL_KUBERNETES = HERE / f"tools/kubernetes-{USUAL}"
 KUBERNETES = HERE / f"tools/kubernetes-{MINOR}"
 VERSION = _pinned(KUBERNETES)[1]
 """The version of API server and kubelet, such as `v1.36.3`."""
@@ -145,12 +145,12 @@ def _pinned_program(name: str, group: str, package: str, seconds: int) -> Progra
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("etcd", NEWEST_KUBERNETES, "go.etcd.io/etcd/server/v3", 45),
+        Program("etcd", USUAL_KUBERNETES, "go.etcd.io/etcd/server/v3", 45),
         _kubernetes("kube-apiserver", 180),
         _kubernetes("kube-controller-manager", 50),
         _kubernetes("kube-scheduler", 5),
         _kubernetes("kubelet", 20),
-        _kubernetes("kubectl", 20, NEWEST_KUBERNETES),
+        _kubernetes("kubectl", 20, USUAL_KUBERNETES),
         Program("oracle-1.36", ORACLE / "1.36", ".", 15),
         Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
         Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),

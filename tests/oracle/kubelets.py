@@ -1,4 +1,4 @@
-"""Those who judge a pod: the kubelets of three versions of Kubernetes, and `istio-aux explain`."""
+"""Those who judge a pod: kubelets of all versions of Kubernetes, and `istio-aux explain`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Kubelet:
     @property
     def restarts_all(self) -> bool:
         """Whether a container can have all others restarted (KEP-5532, on from 1.36)."""
-        return self._minor == "1.36"
+        return self._minor == "1.36" and self.gates != WITHOUT_RESTARTING_ALL
 
     @property
     def program(self) -> Path:
@@ -78,10 +78,14 @@ class Kubelet:
         return msgspec.json.Decoder(Verdict).decode_lines(done.stdout)
 
 
+WITHOUT_RESTARTING_ALL = "RestartAllContainersOnContainerExits=false"
+# Three have the rules of another (kubelet_pods.go getPhase, helpers.go, kube_features.go): 1.33
+# those of 1.34, 1.35 those of 1.36 without a gate that is on since then, and 1.37 those of 1.36.
 KUBELETS = (
     Kubelet("1.32.2"),
     Kubelet("1.34.4"),
     Kubelet("1.34.4", "ContainerRestartRules=true"),
+    Kubelet("1.36.3", WITHOUT_RESTARTING_ALL),
     Kubelet("1.36.3"),
 )
 
