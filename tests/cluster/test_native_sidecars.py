@@ -89,6 +89,17 @@ def test_pods_become_and_authors_are_told_what_the_table_says(
     assert all(case.warns in told[case.name] for case in BY_OPTION)
 
 
+def test_istio_refuses_a_pod_whose_configuration_takes_the_status_port_away(
+    client: lightkube.Client, namespace: str
+) -> None:
+    """So nothing is decided about it: neither hold nor a native sidecar would be ready there."""
+    asked = {"proxy.istio.io/config": "statusPort: 0"}
+    pod = meshed.pod(namespace, "portless", annotations=asked, sidecar=None)
+
+    with pytest.raises(lightkube.ApiError, match="invalid status port: port number 0"):
+        client.create(pod)
+
+
 def counting(
     client: lightkube.Client,
     namespace: str,

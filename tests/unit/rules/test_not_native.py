@@ -155,43 +155,25 @@ def test_hold_that_its_author_declines_is_not_added() -> None:
     assert STARTED_WITH not in made
 
 
-NO_PORT = "no hold: its agent has no status port"
-
-
-@pytest.mark.parametrize(
-    ("annotations", "written"),
-    [
-        ({STATUS_PORT: "0"}, {}),
-        ({PROXY_CONFIG: "statusPort: 0"}, {NATIVE_SIDECAR: "false"}),
-        ({PROXY_CONFIG: '{"status_port": 0, "a": 2}'}, {NATIVE_SIDECAR: "false"}),
-        ({STATUS_PORT: "0", PROXY_CONFIG: "statusPort: 15020"}, {}),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("more", [{}, {PROXY_CONFIG: "statusPort: 15020"}], ids=str)
 @pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
-def test_hold_is_neither_added_nor_claimed_where_it_does_harm(
-    annotations: dict[str, str], written: dict[str, str], how: StartPolicy
+def test_hold_is_neither_added_nor_claimed_without_a_status_port(
+    more: dict[str, str], how: StartPolicy
 ) -> None:
-    """`pilot-agent wait` is never answered without a status port: beside Istio 1.31 the payload has
-    no network then. A native proxy is never ready, if only the configuration says so."""
-    found = pod(annotations=annotations)
+    """`pilot-agent wait` is never answered: beside Istio 1.31 the payload has no network then."""
+    found = pod(annotations={STATUS_PORT: "0", **more})
 
-    plan, made = planned(found, how), annotations_of(patched(found, how))
-    assert bool(made.pop(NOT_NATIVE, "")) is bool(written)
+    plan = planned(found, how)
 
-    assert NO_PORT in plan.reason
-    assert made == {**annotations, **written}
+    assert "no hold: its agent has no status port" in plan.reason
+    assert annotations_of(patched(found, how)) == {STATUS_PORT: "0", **more}
     assert plan.started_with is None
-
-
-@pytest.mark.parametrize("annotations", [{STATUS_PORT: "15020", PROXY_CONFIG: "statusPort: 0"}, {}])
-def test_a_status_port_of_its_own_counts_first(annotations: dict[str, str]) -> None:
-    assert planned(pod(annotations=annotations), NATIVE).started_with == "native"
 
 
 def test_what_is_written_is_counted_and_explained() -> None:
     """`explain` of the pod says what admission has said."""
-    request = {"uid": "u", "object": pod(annotations={PROXY_CONFIG: "statusPort: 0"})}
+    declined = says(POST, annotations={PROXY_CONFIG: "holdApplicationUntilProxyStarts: false"})
+    request = {"uid": "u", "object": declined}
     kind = {"apiVersion": review.API_VERSION, "kind": review.KIND}
     asked = json.dumps({**kind, "request": request}).encode()
     assert review.answer(asked, NATIVE).outcome is Outcome.CLASSIC

@@ -30,8 +30,8 @@ ENDINGS = (
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
 
 
-def reasons(pod: Pod, *, no_status_port: bool) -> Iterator[str]:
-    """Yield each reason as ``what: where``; ``no_status_port`` is that of `proxy_config.Merge`."""
+def reasons(pod: Pod) -> Iterator[str]:
+    """Yield each reason as ``what: where``."""
     if len(pod.containers) + len(pod.init_containers) > MOST:
         yield f"too much to judge: it has over {MOST} containers"
         return
@@ -43,9 +43,6 @@ def reasons(pod: Pod, *, no_status_port: bool) -> Iterator[str]:
     grace = pod.spec.termination_grace_period_seconds
     if grace is not None and grace < GRACE:
         yield f"its grace period is short: terminationGracePeriodSeconds {grace}, not {GRACE}"
-    if no_status_port:
-        # Istio's template gives that proxy a startup probe all the same (injection-template.yaml).
-        yield "a native sidecar would never be ready: statusPort 0"
 
 
 def _ends_its_proxy(pod: Pod) -> Iterator[str]:

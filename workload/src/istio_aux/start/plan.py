@@ -257,7 +257,7 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
     by_author = asked or (unsaid and own is StartMode.NATIVE)
     against = ""
     if by_author or (unsaid and pod.restart_policy != "Always"):
-        against = next(not_native.reasons(pod, no_status_port=merge.no_status_port), "")
+        against = next(not_native.reasons(pod), "")
     if against and not by_author:
         return _hold(merge, against)
     warnings = (f"native as its author asks, although {against}",) if against else ()

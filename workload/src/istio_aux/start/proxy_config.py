@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import yaml
-from msgspec import structs
 
 from istio_aux.model.annotations import HOLD, PROXY_CONFIG, Annotation, BadValueError, agent_port
 from istio_aux.model.pod import Pod, Struct
@@ -59,7 +58,6 @@ class Merge(Struct, frozen=True):
     warning: str | None = None
     holds: bool = False  # The resulting text asks Istio for hold.
     refused: bool = False  # Istio refuses the text, and the pod with it.
-    no_status_port: bool = False  # The text takes away the port at which the agent is asked.
 
     @property
     def declined(self) -> bool:
@@ -75,19 +73,18 @@ def read(pod: Pod) -> Merge:
     """Do what `hold` does with the annotation of a pod; one that is too long is left alone.
 
     Nor is a pod held whose status port is 0: Envoy asks it for the hook, which fails after a minute
-    beside Istio 1.31. Then the proxy ends, and the payload has no network. An annotation of its own
-    overrides the text (istio pilot-agent config.go), and a mesh-wide 0 reaches no agent
-    (istio template.go cleanProxyConfig).
+    beside Istio 1.31. Then the proxy ends, and the payload has no network. Only its own annotation
+    says so: Istio refuses a text with 0 (istio inject/validate.go validateProxyConfig), and a
+    mesh-wide 0 reaches no agent (istio template.go cleanProxyConfig).
     """
     try:
         merge = hold(_config.of(pod.metadata))
     except BadValueError:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
-    own = agent_port.get(pod.metadata)
-    if own == 0 or (own is None and merge.no_status_port):
+    if agent_port.get(pod.metadata) == 0:
         why = "no hold: its agent has no status port, so nothing would say that it is ready"
-        return Merge(text=None, reason=why, no_status_port=own is None)
-    return structs.replace(merge, no_status_port=False)
+        return Merge(text=None, reason=why)
+    return merge
 
 
 def hold(text: str | None) -> Merge:
@@ -113,14 +110,7 @@ def _merge(text: str) -> Merge:
         return _first_proven([_with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
     if not isinstance(root, yaml.MappingStartEvent):
         return _left_alone("it is not a mapping", refused=True)
-    merge = _decided(events) or _inserted(text, events)
-    return structs.replace(merge, no_status_port=_port(events) == "0")
-
-
-def _port(events: list[yaml.Event]) -> object:
-    root = [getattr(event, "value", None) for _, event in _at_root(events)]
-    names = [name for name in ("statusPort", "status_port") if name in root[::2]]
-    return root[2 * root[::2].index(names[0]) + 1] if names else None
+    return _decided(events) or _inserted(text, events)
 
 
 def _decided(events: list[yaml.Event]) -> Merge | None:
