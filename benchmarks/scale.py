@@ -1,6 +1,6 @@
 """What tens of thousands of pods cost, beside a lean controller in Go; README.md says how.
 
-A real etcd and API server, the stand-in for a kubelet, Istio's stand-in, and one program after
+A real etcd and API server, the stand-in for a kubelet, Istio, and one program after
 another. A scene that fails is named in the results, which keep what the others measured.
 """
 

@@ -1,6 +1,6 @@
 """The images of the lab's pods, of one layer each, for `ctr -n k8s.io images import`.
 
-They are cached by content. proxyv2 is the lab's pilot-agent and nothing else, busybox is Debian's
+They are cached by content. proxyv2 is Istio's agent with Envoy and iptables, busybox is Debian's
 static program with its links, and pause is that program, sleeping. `lab.rock` has our own image.
 """
 

@@ -1,4 +1,4 @@
-"""An API server that calls an istiod for dry runs, which answers as the lab's stand-in or worse."""
+"""An API server that calls an istiod for dry runs, which answers as `unit.istio` does, or worse."""
 
 from __future__ import annotations
 
