@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from unit.rules.starting import reviewed
+
 from fuzz import pods, texts
 
 MUTATE, INJECT = "/mutate", "/inject"
@@ -37,18 +39,13 @@ def review(dice: Random) -> dict[str, Any]:
             dice, config=0.5
         )
         return found
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": f"{dice.getrandbits(64):x}",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "namespace": dice.choice(["training", "", "é"]),
-            "operation": dice.choice(["CREATE"] * 9 + ["UPDATE"]),
-            "dryRun": dice.choice([True, False, None]),
-            "object": pods.submitted(dice),
-        },
-    }
+    return reviewed(
+        uid=f"{dice.getrandbits(64):x}",
+        namespace=dice.choice(["training", "", "é"]),
+        operation=dice.choice(["CREATE"] * 9 + ["UPDATE"]),
+        dryRun=dice.choice([True, False, None]),
+        object=pods.submitted(dice),
+    )
 
 
 def _valid(dice: Random) -> bytes:

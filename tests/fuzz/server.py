@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 import aiohttp
+from unit.apiserver import kubeconfig
 from unit.tls import certificate
 
 from benchmarks.processes import cpu, usage
@@ -64,21 +65,14 @@ async def serving(folder: Path) -> AsyncGenerator[Server]:
     """Run the webhook during the block, without an API server and with `quit: disabled`."""
     crt, key = certificate(folder)
     nowhere = {"server": "https://127.0.0.1:9", "insecure-skip-tls-verify": True}
-    kubeconfig = {
-        "current-context": "x",
-        "clusters": [{"name": "x", "cluster": nowhere}],
-        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-        "users": [{"name": "x", "user": {"token": "x"}}],
-    }
     settings = {
         "tls-certificate": str(crt),
         "tls-key": str(key),
-        "kubeconfig": str(folder / "kubeconfig"),
+        "kubeconfig": str(kubeconfig(folder, cluster=nowhere, user={"token": "x"})),
         "webhook-address": "127.0.0.1:0",
         "status-address": "127.0.0.1:0",
         "quit": "disabled",
     }
-    (folder / "kubeconfig").write_text(json.dumps(kubeconfig))
     (folder / "config.yaml").write_text(json.dumps(settings))
     process = await asyncio.create_subprocess_exec(
         *_PROGRAM, "serve", "--config", str(folder / "config.yaml"), stdout=PIPE, limit=1 << 20

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from unit.rules.starting import reviewed
+
 from fuzz import pods
 from fuzz.bodies import INJECT, MUTATE, Ask
 
@@ -116,20 +118,10 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
 
 def _review(metadata: dict[str, Any], spec: dict[str, Any] | None = None, **more: Any) -> bytes:
     """A review as the API server writes it: no blanks, and the uid first."""
-    found = {
-        "kind": "AdmissionReview",
-        "apiVersion": "admission.k8s.io/v1",
-        "request": {
-            "uid": UID,
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "namespace": "training",
-            "operation": "CREATE",
-            "object": {
-                "kind": "Pod",
-                "metadata": {"generateName": "mnist-", **metadata},
-                "spec": spec or {"containers": []},
-            },
-            **more,
-        },
+    pod = {
+        "kind": "Pod",
+        "metadata": {"generateName": "mnist-", **metadata},
+        "spec": spec or {"containers": []},
     }
+    found = reviewed(uid=UID, object=pod, **more)
     return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import WSMsgType, web
 from istio_aux.kube.access import Access
@@ -81,6 +81,22 @@ def refusal(
 ) -> web.Response:
     """An error as the API server answers it."""
     return web.json_response(status(code, reason, message), status=code, headers=headers)
+
+
+def kubeconfig(
+    folder: Path, *, cluster: Object | None = None, user: Object | None = None,
+    context: Object | None = None, **top: Any,
+) -> Path:  # fmt: skip
+    """Write a kubeconfig of which a test says only what matters to it."""
+    config: Object = {
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443", **(cluster or {})}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", **(context or {})}}],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config | top))
+    return path
 
 
 def discovery(*types: tuple[str, str, str, str]) -> Object:
@@ -204,16 +220,8 @@ class ApiServer(Store):
 
     def kubeconfig(self, folder: Path, user: Object | None = None) -> Path:
         """Write a kubeconfig that leads here."""
-        path = folder / "kubeconfig"
         cluster = {"server": self.url, "certificate-authority": str(self.ca)}
-        config = {
-            "current-context": "here",
-            "clusters": [{"name": "here", "cluster": cluster}],
-            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-            "users": [{"name": "me", "user": user or {"token": "secret"}}],
-        }
-        path.write_text(json.dumps(config))
-        return path
+        return kubeconfig(folder, cluster=cluster, user=user or {"token": "secret"})
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")

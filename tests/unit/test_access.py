@@ -18,25 +18,9 @@ from istio_aux.kube import access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, UnreachableError
 from istio_aux.model.moment import TokenLife, token_life
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, kubeconfig
 from unit.screens import Run
 from unit.tls import certificate
-
-
-def kubeconfig(
-    folder: Path, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None,
-    context: dict[str, Any] | None = None, **top: Any,
-) -> Path:  # fmt: skip
-    """A kubeconfig of which a test says only what matters to it."""
-    config: dict[str, Any] = {
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443", **(cluster or {})}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", **(context or {})}}],
-        "users": [{"name": "u", "user": user or {}}],
-    }
-    path = folder / "kubeconfig"
-    path.write_text(json.dumps(config | top))
-    return path
 
 
 def encoded(path: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import json
 import os
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from istio_aux.model.answers import ListedPod, TroubledPod, group
 from istio_aux.model.documents import whole
 from istio_aux.status import page, place
 from ops import pebble, testing
+from unit.apiserver import kubeconfig
 
 import certificates
 import objects
@@ -267,14 +267,7 @@ def set_up(
         "server": "https://10.152.183.1:443",
         "certificate-authority": str(folder / "ca.crt"),
     }
-    context = {"cluster": "c", "user": "u", "namespace": "kubeflow"}
-    kubeconfig = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": context}],
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": "charm"}}],
-    }
-    (folder / "kubeconfig").write_text(json.dumps(kubeconfig))
+    kubeconfig(folder, cluster=cluster, user={"token": "charm"}, context={"namespace": "kubeflow"})
 
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)

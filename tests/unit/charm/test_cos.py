@@ -144,18 +144,6 @@ def test_the_log_follows_a_loki_that_moves(unit: Unit) -> None:
     assert logs_to(unit) == {"loki/0": "http://elsewhere/push"}
 
 
-def test_no_log_is_sent_to_a_loki_that_has_left(unit: Unit) -> None:
-    """Also to the last one."""
-    relation = loki({0: URL})
-    unit.relate(relation)
-    assert logs_to(unit)
-
-    unit.leave(relation)
-
-    assert logs_to(unit) == {}
-    assert unit.container.plan.log_targets["loki/0"].services == ["-all"]
-
-
 @pytest.mark.parametrize(
     "endpoint",
     ["", "{", "[]", '{"url": 3100}', '{"url": "file:///etc/passwd"}', '{"url": "http://"}',

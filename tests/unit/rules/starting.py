@@ -36,7 +36,7 @@ def reviewed(**fields: Any) -> dict[str, Any]:
         "namespace": "training",
         "operation": "CREATE",
     }
-    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    kind = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
     return {**kind, "request": {**request, **fields}}
 
 
