@@ -2,10 +2,11 @@
 
     python tests/matrix.py [--page | ROW[=REPORT] ...]
 
-What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them; with
-`--page` none. A row with a report does not run: `1.36/node=test-results/node.xml` takes what
-`make test` wrote. What comes out: `tests/matrix.json`, where rows that do not run now stay as they
-were, and `docs/reference/versions.md`, made from it. Exits with 1 if a test failed.
+What goes in: rows such as `1.32/cluster`, `istio-2026-04/node` or `python3.13/unit`; without any,
+all of them; with `--page` none. A row with a report does not run: `1.36/node=FILE` takes what
+`make test` wrote to `test-results/node.xml`. What comes out: `tests/matrix.json`, where rows that
+do not run now stay as they were, and `docs/reference/versions.md`, made from it. Exits with 1 if a
+test failed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ ENDS = {
     "1.37": "2027-10-28",
 }
 TOOLS = ROOT / "tests/lab/tools"
+EARLIER = "istio-2026-04"
+"""The folder of another Istio than the usual one."""
 # What other projects' programs a tier is about: the folder that pins each, and its module.
 BESIDE = {
     "node": {"training-operator": ("training-operator", "github.com/kubeflow/training-operator")},
@@ -63,6 +66,7 @@ BESIDE = {
 ROWS = (
     *(f"{minor}/cluster" for minor in ENDS),
     *(f"{minor}/node" for minor in ("1.32", USUAL, "1.37")),
+    *(f"{EARLIER}/{tier}" for tier in ("cluster", "node")),
     *(f"{USUAL}/{tier}" for tier in ("workloads", "chart")),
     "python3.11/unit",
     *(f"python3.{minor}/{tier}" for minor in (12, 13) for tier in ("unit", "cluster")),
@@ -114,7 +118,11 @@ def run(row: str) -> Result:
         tox += ["--workdir", str(ROOT / ".tox" / python), "-x", f"testenv.base_python={python}"]
     subprocess.run(
         [*tox, "--", f"--junit-xml={report}"],
-        env={**os.environ, "LAB_KUBERNETES": kubernetes},
+        env={
+            **os.environ,
+            "LAB_KUBERNETES": kubernetes,
+            "LAB_ISTIO": EARLIER.removeprefix("istio-") if version == EARLIER else "",
+        },
         cwd=ROOT,
         check=False,
     )
@@ -127,11 +135,14 @@ def counted(row: str, report: Path) -> Result:
     python, kubernetes = _versions(row)
     counts, seconds = summary.count(report)
     skips = [each.get("message", "") for each in ET.parse(report).getroot().iter("skipped")]
-    beside = BESIDE.get(row.partition("/")[2], {})
+    version, tier = row.split("/")
+    beside = [f"{name} {pinned(*place)}" for name, place in BESIDE.get(tier, {}).items()]
+    if tier != "unit":
+        beside.insert(0, istio(version if version == EARLIER else "istio"))
     return Result(
         kubernetes=pinned(f"kubernetes-{kubernetes}", "k8s.io/kubernetes"),
         python=python,
-        beside=", ".join(f"{name} {pinned(*place)}" for name, place in beside.items()),
+        beside=", ".join(beside),
         day=datetime.date.today().isoformat(),
         passed=counts.passed,
         failed=counts.failed,
@@ -141,9 +152,11 @@ def counted(row: str, report: Path) -> Result:
 
 
 def _versions(row: str) -> tuple[str, str]:
-    """Of Python and Kubernetes; the row names one of them."""
+    """Of Python and Kubernetes; the row names one of them, or another Istio."""
     version = row.partition("/")[0]
     own = f"python3.{sys.version_info.minor}"
+    if version == EARLIER:
+        return own, USUAL
     return (version, USUAL) if version.startswith("python") else (own, version)
 
 
@@ -160,7 +173,7 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     for row, one in known.items():
         version, tier = row.split("/")
         # Rows of several Pythons have the same Kubernetes.
-        place = f"{version if version.startswith('python') else one['kubernetes']} {tier}"
+        place = f"{one['kubernetes'] if version[0].isdigit() else version} {tier}"
         for reason, number in one["lacking"].items():
             # A reader of the site has no tests.
             reasons.setdefault(re.sub(r" \([^()]*\)$", "", reason), {})[place] = number
@@ -179,6 +192,13 @@ def pinned(folder: str, module: str) -> str:
     found = re.search(rf"{re.escape(module)} v(\S+)", (TOOLS / folder / "go.mod").read_text())
     assert found, f"{folder}: {module}"
     return found[1]
+
+
+def istio(folder: str) -> str:
+    """The day of the Istio in a folder: its development versions have no other name."""
+    found = re.search(r"-(\d{4})(\d\d)(\d\d)", pinned(folder, "istio.io/istio"))
+    assert found
+    return f"Istio 1.31 of {'-'.join(found.groups())}"
 
 
 if __name__ == "__main__":

@@ -78,8 +78,11 @@ def _pinned(folder: Path) -> re.Match[str]:
     return pinned
 
 
-ISTIO_VERSION = "1.31.0"
-"""Of the module in `tools/istio`: only its development versions are to be had as modules."""
+_MONTH = os.environ.get("LAB_ISTIO", "")
+ISTIO = HERE / f"tools/istio{_MONTH and f'-{_MONTH}'}"
+ISTIO_VERSION = f"1.31-alpha.{_MONTH}" if _MONTH else "1.31.0"
+"""Only development versions are to be had as modules: the usual one, or that of LAB_ISTIO=2026-04,
+with which the work on 1.31 began."""
 USUAL_KUBERNETES = HERE / f"tools/kubernetes-{USUAL}"
 KUBERNETES = HERE / f"tools/kubernetes-{MINOR}"
 VERSION = _pinned(KUBERNETES)[1]
@@ -100,7 +103,7 @@ def _kubernetes(name: str, seconds: int, folder: Path = KUBERNETES) -> Program:
 def _istio(name: str, package: str, seconds: int) -> Program:
     """A program of Istio, which says which version it is, as a release does."""
     sets = f"-X istio.io/istio/pkg/version.buildVersion={ISTIO_VERSION}"
-    return Program(name, HERE / "tools/istio", package, seconds, f"-s -w {sets}")
+    return Program(name, ISTIO, package, seconds, f"-s -w {sets}")
 
 
 def _helm() -> Program:
