@@ -137,7 +137,9 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     """Yield what is true of a unit that works; an empty text says nothing."""
     assert inputs.config  # An invalid option blocks.
     yield _skew(inputs)
-    yield _selected(status.selected_total, inputs.config.namespace_selectors)
+    # An older image counts none.
+    selected = max(status.selected_total, len(status.selected_namespaces))
+    yield _selected(selected, inputs.config.namespace_selectors)
     # The relations that do not name the root namespace.
     yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
     injectors = [_injector(injector) for injector in status.injectors]

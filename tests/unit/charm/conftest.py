@@ -115,7 +115,6 @@ class Workload:
             "ready": not self.missing,
             "missing": self.missing,
             "selected-namespaces": self.namespaces,
-            "selected-total": len(self.namespaces),
             "stuck-pods": [TROUBLED | pod for pod in self.stuck],
             "lost-pods": [TROUBLED | pod for pod in self.lost],
             "blocked-pods": [TROUBLED | pod for pod in self.blocked],
