@@ -35,7 +35,7 @@ NODE, OURS = "node", {"team": "a"}
 SHARES = {"job": 400, "unmeshed": 80, "refusing": 760, "other": 760}
 """Of 2,000 pods, in the proportions of the benchmark."""
 STATUS = {"job": "running"}
-USUAL = 756
+USUAL = 688
 """Bytes that are kept of each of them, as measured on Python 3.11."""
 
 NEVER = (
@@ -108,6 +108,6 @@ def deep(*roots: object) -> int:
     return size
 
 
-async def test_what_is_kept_of_each_of_two_thousand_pods_grows_by_less_than_a_third() -> None:
+async def test_what_is_kept_of_each_of_two_thousand_pods_grows_by_less_than_a_tenth() -> None:
     few, many = await kept(0), await kept(1)
-    assert USUAL / 2 < (many - few) / sum(SHARES.values()) < USUAL * 4 / 3
+    assert USUAL / 2 < (many - few) / sum(SHARES.values()) < USUAL * 1.1
