@@ -1,4 +1,4 @@
-"""Kubeflow's Trainer 2.0 (overlay `manager`) and JobSet 0.8 (`default`), unmodified."""
+"""Kubeflow's Trainer 2.3 (overlay `manager`) and JobSet 0.12 (`default`), unmodified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kueue 0.10, unmodified: its overlay `default`, without metrics and visibility of queues."""
+"""Kueue 0.19, unmodified: its overlay `default`, without visibility of queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
 # The CPU of each Job, and of a queue: one Job at a time.
 SHARE = "100m"
 
-_VERSION = "v1beta1"
+_VERSION = "v1beta2"
 Flavor = create_global_resource("kueue.x-k8s.io", _VERSION, "ResourceFlavor", "resourceflavors")
 ClusterQueue = create_global_resource("kueue.x-k8s.io", _VERSION, "ClusterQueue", "clusterqueues")
 LocalQueue = create_namespaced_resource("kueue.x-k8s.io", _VERSION, "LocalQueue", "localqueues")
@@ -67,7 +67,7 @@ def make_queue(client: Client, namespace: str) -> None:
 
 
 def activate(client: Client, namespace: str, job: str, *, active: bool) -> None:
-    """Let Kueue admit a Job, or not: then it suspends the Job (0.10 workload_types.go Active)."""
+    """Let Kueue admit a Job, or not: then it suspends the Job (0.19 workload_types.go Active)."""
     for found in client.list(Admission, namespace=namespace):
         if any(owner["name"] == job for owner in found["metadata"].get("ownerReferences") or ()):
             body = {"spec": {"active": active}}
@@ -79,9 +79,6 @@ def _documents() -> Iterator[dict[str, Any]]:
     default = upstream.module("kueue", "sigs.k8s.io/kueue") / "config/default"
     for document in upstream.built(default, image=images.KUEUE, without="visibility"):
         if document["kind"] == "Deployment":
-            spec = document["spec"]["template"]["spec"]
-            # The other one is a proxy for its metrics.
-            [manager] = [each for each in spec["containers"] if each["name"] == "manager"]
+            [manager] = document["spec"]["template"]["spec"]["containers"]
             manager["args"].append("--feature-gates=VisibilityOnDemand=false")
-            spec["containers"] = [manager]
         yield document

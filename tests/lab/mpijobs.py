@@ -1,4 +1,4 @@
-"""Kubeflow's MPI operator 0.6, unmodified: its own manifests and source, our image.
+"""Kubeflow's MPI operator 0.8, unmodified: its own manifests and source, our image.
 
 Its overlay `standalone`. A launcher and workers without MPI are stand-ins.
 """

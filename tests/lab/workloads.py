@@ -141,10 +141,17 @@ def training_job(kind: str, **templates: tuple[int, dict[str, Any]]) -> dict[str
     return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {}, "spec": spec}
 
 
-def train_job(script: str, nodes: int = 1) -> dict[str, Any]:
-    """A TrainJob of the lab's runtime."""
+def train_job(
+    script: str, nodes: int = 1, annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A TrainJob of the lab's runtime, whose pods get annotations by a patch of it."""
     run = {"numNodes": nodes, "image": images.BUSYBOX, "command": ["sh", "-c", script]}
-    spec = {"runtimeRef": {"name": jobsets.RUNTIME}, "trainer": run}
+    spec: dict[str, Any] = {"runtimeRef": {"name": jobsets.RUNTIME}, "trainer": run}
+    if annotations:
+        of = {"spec": {"template": {"metadata": {"annotations": dict(annotations)}}}}
+        jobs = {"replicatedJobs": [{"name": "node", "template": of}]}
+        patch = {"manager": "lab.test/author", "trainingRuntimeSpec": {"template": {"spec": jobs}}}
+        spec["runtimePatches"] = [patch]
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {},
         "spec": spec,

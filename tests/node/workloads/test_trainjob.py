@@ -11,6 +11,7 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
+from istio_aux.model.annotations import INCLUDED, PEERS
 from istio_aux.repair.suspension import MARK
 from lab import jobsets, outcome, served
 from lab.fixtures import make_namespace
@@ -23,7 +24,12 @@ from lightkube.resources.core_v1 import Namespace
 OK, FAIL = "sleep 1", "sleep 1; exit 3"
 CONTROLLERS = jobsets.install
 WORKLOADS = (
-    Workload("a-trainjob-succeeds", train_job(OK, nodes=2), "Complete", (0, 0)),
+    Workload(
+        "a-trainjob-succeeds",
+        train_job(OK, nodes=2, annotations={PEERS: "direct"}),
+        "Complete",
+        (0, 0),
+    ),
     Workload("a-trainjob-fails", train_job(FAIL), "Failed", (3,)),
     Workload(
         "a-jobset-with-a-driver-and-workers-succeeds",
@@ -56,6 +62,15 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
 
     assert outcome.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
+
+
+def test_what_a_patch_of_its_runtime_asks_for_its_pods_get(
+    ends: Mapping[str, tuple[Seen, Seen]],
+) -> None:
+    """A TrainJob has no pod template (Trainer 2.3 trainjob_types.go RuntimePatches)."""
+    _, beside = ends[WORKLOADS[0].name]
+
+    assert [pod["metadata"]["annotations"][INCLUDED] for pod in beside.pods] == ["", ""]
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def controls(owner: OwnerReference | None, name: str, restart_policy: str | None
 
 
 # Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
-# common_types.go, JobSet 0.8 jobset_types.go, Trainer 2.0 trainjob_types.go).
+# common_types.go, JobSet 0.12 jobset_types.go, Trainer 2.3 trainjob_types.go).
 _FINISHED = frozenset(
     {"Succeeded", "Failed", "Complete", "Completed", "SuccessCriteriaMet", "FailureTarget"}
 )
@@ -133,7 +133,7 @@ _TRAINING = JobApi(
     "kubeflow.org/training-operator",
     keeps_finished=False,
 )
-# The JobSet of a TrainJob has its name (Trainer 2.0 plugins/jobset/jobset.go Build).
+# The JobSet of a TrainJob has its name (Trainer 2.3 plugins/jobset/jobset.go Build).
 _SET_NAME = "jobset.sigs.k8s.io/jobset-name"
 KINDS: Mapping[str, JobApi] = {
     "Job": BATCH,
