@@ -1,4 +1,4 @@
-"""Argo Workflows 3.6, unmodified: its own manifests and binaries, our images.
+"""Argo Workflows 3.7, unmodified: its own manifests and binaries, our images.
 
 Its `cluster-install` without the server. An artifact store is a stand-in.
 """

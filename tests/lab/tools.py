@@ -120,7 +120,7 @@ def _helm() -> Program:
 
 ARGO = "github.com/argoproj/argo-workflows/v3"
 # Both programs are compiled from the copy: they share packages.
-_ARGO_LINK = Mend(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
+_ARGO_LINK = Mend(ARGO, "workflow/executor/osspecific/signal_linux.go", "signal_darwin.go")
 
 _CERT = "github.com/cert-manager/cert-manager/cmd"
 _ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint"
