@@ -1,4 +1,4 @@
-"""cert-manager 1.11, unmodified: its own CRDs, its own programs beside the cluster.
+"""cert-manager 1.21: its own CRDs and controllers, in one process beside the cluster.
 
 Its webhook is not there, which only refuses objects that its CRDs allow and its programs do not.
 """
@@ -6,7 +6,6 @@ Its webhook is not there, which only refuses objects that its CRDs allow and its
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkube.generic_resource import create_namespaced_resource
@@ -24,21 +23,13 @@ Certificate = create_namespaced_resource("cert-manager.io", "v1", "Certificate",
 
 
 def install(cluster: Cluster) -> None:
-    """Start its controller and its CA injector; they end with the cluster."""
-    folder = upstream.module("cert-manager-controller", MODULE)
+    """Start its controllers and its CA injector; they end with the cluster."""
+    folder = upstream.module("cert-manager", MODULE)
     with cluster.client() as client:
-        for path in sorted((folder / "deploy/crds").glob("crd-*.yaml")):
-            upstream.apply(client, [_crd(path)])
-    for program in ("cert-manager-controller", "cert-manager-cainjector"):
-        argv = [tools.path(program), "--leader-elect=false", f"--kubeconfig={cluster.kubeconfig}"]
-        cluster.spawn(program, argv)
-
-
-def _crd(path: Path) -> dict[str, Any]:
-    """A CRD without its labels, which are the text of a Helm template."""
-    [document] = upstream.read(path)
-    del document["metadata"]["labels"]
-    return document
+        for path in sorted((folder / "deploy/crds").glob("*.yaml")):
+            upstream.apply(client, upstream.read(path))
+    argv = [tools.path("cert-manager"), f"--kubeconfig={cluster.kubeconfig}"]
+    cluster.spawn("cert-manager", argv)
 
 
 def renew(client: Client, name: str, namespace: str) -> None:

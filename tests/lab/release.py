@@ -67,8 +67,8 @@ class Release:
         self.notes = self._helm("install", values)
         return self.notes
 
-    def upgrade(self, values: Mapping[str, Any]) -> str:
-        return self._helm("upgrade", values)
+    def upgrade(self, values: Mapping[str, Any], *more: str) -> str:
+        return self._helm("upgrade", values, *more)
 
     def uninstall(self) -> None:
         self._run("uninstall", self._release, "--wait", f"--timeout={READY}")
@@ -123,10 +123,10 @@ class Release:
             found.add(json.loads(body)["certificate"] if status == 200 else body.decode())
         return found
 
-    def _helm(self, verb: str, values: Mapping[str, Any]) -> str:
+    def _helm(self, verb: str, values: Mapping[str, Any], *more: str) -> str:
         image = {"image.repository": rock.NAME, **values}
         waits = ("--wait", f"--timeout={READY}")
-        return self._run(verb, self._release, str(CHART), *waits, *given(image))
+        return self._run(verb, self._release, str(CHART), *waits, *more, *given(image))
 
     def _run(self, *arguments: str) -> str:
         kubeconfig = self._cluster.kubeconfig

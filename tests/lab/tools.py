@@ -106,23 +106,10 @@ def _istio(name: str, package: str, seconds: int) -> Program:
     return Program(name, ISTIO, package, seconds, f"-s -w {sets}")
 
 
-def _helm() -> Program:
-    """Helm as it is released: without a cluster it assumes the Kubernetes of its client-go."""
-    folder = HERE / "tools/helm"
-    found = re.search(r"k8s\.io/client-go v0\.(\d+)\.", (folder / "go.mod").read_text())
-    assert found
-    values = (("Major", "1"), ("Minor", found[1]))
-    names = [f"helm.sh/helm/v3/pkg/{package}.k8sVersion" for package in ("chartutil", "lint/rules")]
-    sets = " ".join(f"-X {name}{part}={value}" for name in names for part, value in values)
-    package = "helm.sh/helm/v3/cmd/helm"
-    return Program("helm", folder, package, 130, f"-s -w {sets}", on_demand=True)
-
-
 ARGO = "github.com/argoproj/argo-workflows/v3"
 # Both programs are compiled from the copy: they share packages.
 _ARGO_LINK = Mend(ARGO, "workflow/executor/osspecific/signal_linux.go", "signal_darwin.go")
 
-_CERT = "github.com/cert-manager/cert-manager/cmd"
 _ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint"
 _TRAINING = "github.com/kubeflow/training-operator/cmd/training-operator.v1"
 # Its client-go is that of Kubernetes 1.36, which is compiled already. Its controller-runtime is
@@ -137,7 +124,7 @@ _MPI = "github.com/kubeflow/mpi-operator"
 
 
 def _pinned_program(name: str, group: str, package: str, seconds: int) -> Program:
-    """A program of other people that is built on first use."""
+    """A program that is built on first use, mostly of other people."""
     mend = _ARGO_LINK if group == "argo" else None
     folder = HERE / "tools" / group
     return Program(name, folder, package, seconds, on_demand=True, mend=mend)
@@ -157,12 +144,11 @@ PROGRAMS = {
         Program("oracle-1.36", ORACLE / "1.36", ".", 15),
         Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
         Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),
-        _helm(),
+        _pinned_program("helm", "helm", "helm.sh/helm/v4/cmd/helm", 130),
         _pinned_program("tofu", "opentofu", "github.com/opentofu/opentofu/cmd/tofu", 430),
         _pinned_program("tflint", "tflint", "github.com/terraform-linters/tflint", 180),
         _pinned_program("actionlint", "actionlint", _ACTIONLINT, 15),
-        _pinned_program("cert-manager-controller", "cert-manager", f"{_CERT}/controller", 150),
-        _pinned_program("cert-manager-cainjector", "cert-manager", f"{_CERT}/cainjector", 30),
+        _pinned_program("cert-manager", "cert-manager", ".", 100),
         Program("terraform-provider-juju", HERE / "juju_provider", ".", 20, on_demand=True),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         _pinned_program("pebble-1.19", "pebble-1.19", "github.com/canonical/pebble/cmd/pebble", 10),
