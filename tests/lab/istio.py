@@ -66,6 +66,9 @@ VANILLA_ENVOY = {
     "PILOT_ENABLE_METADATA_EXCHANGE": "false",  # istio.metadata_exchange
     "PILOT_ENABLE_ALPN_FILTER": "false",  # istio.alpn
 }
+# Envoy ended once when a second configuration came while it started (envoy#13874 tells of such).
+# Tests change Services all the time: istiod sends what has changed once a second.
+SELDOM = {"PILOT_DEBOUNCE_AFTER": "1s", "PILOT_DEBOUNCE_MAX": "1s"}
 NO_TELEMETRY = {"telemetry": {"enabled": False}}  # istio.stats
 # istio injection-template.yaml: the line that decides.
 _DECIDES = re.compile(r"(\{\{ \$nativeSidecar := ).*?( \}\})")
@@ -135,6 +138,7 @@ class Istio:
             "PILOT_CERT_PROVIDER": "istiod",
             "CLUSTER_ID": "Kubernetes",
             **VANILLA_ENVOY,
+            **SELDOM,
             **({"ENABLE_NATIVE_SIDECARS": "false"} if self._native == "on request" else {}),
             **({} if self._writes_ca else {"INJECTION_WEBHOOK_CONFIG_NAME": ""}),
         }
