@@ -61,9 +61,9 @@ def race(steps: Steps, cluster: lab.Cluster, app: lab.juju.App) -> Check:
             return [pod for pod in pods if is_ready(pod) and has_sidecar(pod) == meshed]
 
         make_namespace(client, LATE, labels)
-        client.create(
-            ReplicaSet.from_dict({"metadata": {"name": LATE}, "spec": spec}), namespace=LATE
-        )
+        about = {"name": LATE, "namespace": LATE}
+        replicas: Any = ReplicaSet.from_dict({"metadata": about, "spec": spec})
+        client.create(replicas)
         [early] = lab.until(lambda: ready(meshed=False), what=f"a pod in {LATE}")
         steps.done("a pod runs that was created before its istiod")
         istio = lab.istio.install(cluster, f"istio-{LATE}", revision=LATE)
