@@ -272,7 +272,7 @@ class Store:
         """Delete an object that is as it is wanted to be."""
         self.remove(to.resource, *found.name)
 
-    def evict(self, to: Path, eviction: Json, *, dry: bool) -> Stored:  # noqa: ARG002
+    def evict(self, to: Path, eviction: Json, *, dry: bool) -> Stored:  # noqa: ARG002  (for operators that override it)
         """Evict a pod, if it may be; here it stays. Returns the pod."""
         return self.checked(to, (eviction.get("deleteOptions") or {}).get("preconditions") or {})
 
