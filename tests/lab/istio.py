@@ -66,10 +66,6 @@ VANILLA_ENVOY = {
     "PILOT_ENABLE_METADATA_EXCHANGE": "false",  # istio.metadata_exchange
     "PILOT_ENABLE_ALPN_FILTER": "false",  # istio.alpn
 }
-# Seen once in about 1,000 starts: Envoy exited 0.1 s after a second configuration had come while it
-# started. Why is not known; envoy#13874 is an older bug there. Tests change Services all the time,
-# so istiod sends what has changed once a second.
-SELDOM = {"PILOT_DEBOUNCE_AFTER": "1s", "PILOT_DEBOUNCE_MAX": "1s"}
 NO_TELEMETRY = {"telemetry": {"enabled": False}}  # istio.stats
 # istio injection-template.yaml: the line that decides.
 _DECIDES = re.compile(r"(\{\{ \$nativeSidecar := ).*?( \}\})")
@@ -139,7 +135,6 @@ class Istio:
             "PILOT_CERT_PROVIDER": "istiod",
             "CLUSTER_ID": "Kubernetes",
             **VANILLA_ENVOY,
-            **SELDOM,
             **({"ENABLE_NATIVE_SIDECARS": "false"} if self._native == "on request" else {}),
             **({} if self._writes_ca else {"INJECTION_WEBHOOK_CONFIG_NAME": ""}),
         }
