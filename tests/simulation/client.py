@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import aiohttp
-from istio_aux.kube.client import READ_TIMEOUT, Client, Params
+from istio_aux.kube.client import READ_TIMEOUT, Check, Client, Params
 from istio_aux.kube.errors import (
     ApiError,
     KubeError,
@@ -159,14 +159,13 @@ class ModelClient(Client):
         params: Params,
         protocols: Sequence[str],  # noqa: ARG002  (the kubelet speaks all of them)
         *,
-        not_after: float | None = None,
+        still: Check | None = None,
     ) -> AsyncGenerator[Any]:
-        loop = asyncio.get_running_loop()
-        connected = loop.create_future()
+        connected = asyncio.get_running_loop().create_future()
         self._world.after(self._cluster.network.latency(), _finish, connected)
         await connected
-        if not_after is not None and loop.time() > not_after:
-            raise LateError("nothing was sent: its connection came too late")
+        if still and not await still():
+            raise LateError("nothing was sent: the pod has changed")
         request = self._make("POST", path, params, b"")
         socket = _Socket(self._cluster, request)
         self._cluster.judge.sent(request)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
@@ -12,7 +11,7 @@ from aiohttp.client_ws import ClientWebSocketResponse
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import LateError
-from istio_aux.kube.exec import Channels, execute, forward
+from istio_aux.kube.exec import Channels, execute
 from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
@@ -296,30 +295,20 @@ async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -
         assert world.api.forwards == []
 
 
-async def run_in(client: Client, pod: Key, not_after: float) -> None:
-    result = await execute(client, pod, ["true"], 5, not_after=not_after)
-    assert result.well
-
-
-async def post_to(client: Client, pod: Key, not_after: float) -> None:
-    answer = await forward(client, pod, 15020, "POST /", 5, not_after=not_after)
-    assert answer.well
-
-
-@pytest.mark.parametrize("verb", [run_in, post_to], ids=["exec", "port-forward"])
-async def test_nothing_is_sent_once_its_time_is_over(
-    verb: Callable[[Client, Key, float], Awaitable[None]],
-) -> None:
+async def test_a_command_is_not_sent_when_the_pod_has_changed_meanwhile() -> None:
     """It may have waited for its connection."""
+    answers = iter([False, True])
+
+    async def still() -> bool:
+        return next(answers)
+
     async with ApiServer() as api, Client(api.access()) as client:
         api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-        now = asyncio.get_running_loop().time()
-        pod = Key("training", "job", "u-1")
-        before = len(api.requests)
-        with pytest.raises(LateError, match="nothing was sent: its connection came"):
-            await verb(client, pod, now)
+        pod, before = Key("training", "job", "u-1"), len(api.requests)
+        with pytest.raises(LateError, match="nothing was sent: the pod has changed"):
+            await execute(client, pod, ["true"], 5, still=still)
         assert len(api.requests) == before
-        await verb(client, pod, now + 100)
+        assert (await execute(client, pod, ["true"], 5, still=still)).well
 
 
 @pytest.mark.parametrize("end", ["it leads no more", "it stops"])

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
@@ -35,6 +35,8 @@ from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, dec
 from istio_aux.model.text import one_line
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
+Check = Callable[[], Awaitable[bool]]
+CHANGED = "nothing was sent: the pod has changed"
 
 DRY_RUN_ALL = {"dryRun": "All"}  # Parameters of a request that changes nothing.
 CONNECT_TIMEOUT = 10.0  # Seconds for TCP and TLS; client-go gives a TLS handshake as long.
@@ -135,16 +137,16 @@ class Client:
 
     @asynccontextmanager
     async def websocket(
-        self, path: str, params: Params, protocols: Sequence[str], *, not_after: float | None = None
+        self, path: str, params: Params, protocols: Sequence[str], *, still: Check | None = None
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on exit, close the connection without waiting.
 
-        `LateError` if the connection for it is there only after ``not_after``, a time of the loop.
+        ``still`` is asked when the connection is there: `LateError` unless the request may be sent.
         TLS sessions are not resumed: it would save us a sixth of the CPU of a connection, and cost
         the API server of Kubernetes 1.36 a third more.
         """
         access = await self._access.current()
-        _not_after.set(not_after)
+        _still.set(still)
         try:
             with _errors(self._access):
                 async with self._open.ws_connect(
@@ -159,14 +161,13 @@ class Client:
                     server_hostname=access.server_hostname,
                     proxy=access.proxy,
                 ) as socket:
-                    _not_after.set(None)
                     try:
                         yield socket
                     finally:
                         # Its `close` reads while the peer sends, without yielding to other tasks.
                         socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         finally:
-            _not_after.set(None)
+            _still.set(None)
 
     @property
     def _open(self) -> aiohttp.ClientSession:
@@ -272,17 +273,18 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     return made
 
 
-_not_after = ContextVar[float | None]("not_after", default=None)
-"""When the next request of this task has to be sent at the latest, by the clock of the loop."""
+_still = ContextVar[Check | None]("still", default=None)
+"""What has to hold when the next request of this task is sent."""
 
 
 class _Request(aiohttp.ClientRequest):
-    """A request that checks the clock when it has its connection."""
+    """A request that is sent only if what it rests on still holds when it has its connection."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        limit, now = _not_after.get(), asyncio.get_running_loop().time()
-        if limit is not None and now > limit:
-            raise LateError(f"nothing was sent: its connection came {now - limit:.1f} s too late")
+        if still := _still.get():
+            _still.set(None)  # It sends requests itself.
+            if not await still():
+                raise LateError(CHANGED)
         return await super().send(conn)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import aiohttp
 import msgspec
 
 from istio_aux.kube import actions
-from istio_aux.kube.client import Client, Params
-from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
+from istio_aux.kube.client import CHANGED, Check, Client, Params
+from istio_aux.kube.errors import ApiError, KubeError, LateError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
 from istio_aux.model.pod import PROXY
 from istio_aux.model.sidecars import AttemptResult
@@ -102,18 +102,19 @@ async def execute(
     command: Sequence[str],
     deadline: float,
     *,
-    not_after: float | None = None,
+    still: Check | None = None,
 ) -> AttemptResult:
     """Run ``command`` in the proxy of ``pod``, without stdin; see `stream`.
 
     No UID leads to a pod: the command runs in the pod that has its name when the request arrives.
+    So ``still`` is asked right before that: `LateError` if the pod has changed.
     """
     params = [("container", PROXY), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
     path = actions.pod_path(pod.namespace, pod.name, "exec")
     return await stream(
-        client, path, channels, deadline, params=params, protocols=PROTOCOLS, not_after=not_after
+        client, path, channels, deadline, params=params, protocols=PROTOCOLS, before=still
     )
 
 
@@ -168,8 +169,7 @@ async def forward(
     what: str,
     deadline: float,
     *,
-    still: Callable[[], Awaitable[bool]] | None = None,
-    not_after: float | None = None,
+    still: Check | None = None,
 ) -> AttemptResult:
     """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `stream`.
 
@@ -193,7 +193,6 @@ async def forward(
         params=[("ports", str(port))],
         protocols=("v4.channel.k8s.io",),  # Of cri-streaming portforward/websocket.go.
         still=still,
-        not_after=not_after,
         first_frame=bytes([_DATA]) + head.encode("ascii"),
     )
 
@@ -207,20 +206,21 @@ async def stream(
     params: Params,
     protocols: Sequence[str],
     first_frame: bytes = b"",
-    still: Callable[[], Awaitable[bool]] | None = None,
-    not_after: float | None = None,
+    before: Check | None = None,
+    still: Check | None = None,
 ) -> AttemptResult:
     """Upgrade to a WebSocket, send ``first_frame`` if not empty, and read until the end.
 
     ``deadline`` seconds include the handshake; after them the request may or may not have had its
-    effect. Nothing is sent unless ``still`` says so then; for ``not_after`` see `Client.websocket`.
+    effect. ``before`` is asked when there is a connection for the upgrade, ``still`` after it:
+    nothing more is sent unless they say so, which is a `LateError`.
     `KubeError`: the API server is busy or cannot be reached; nothing was sent.
     """
     try:
         async with asyncio.timeout(deadline):
-            async with client.websocket(path, params, protocols, not_after=not_after) as socket:
+            async with client.websocket(path, params, protocols, still=before) as socket:
                 if still and not await still():
-                    return channels.result("the pod has changed", sent=False)
+                    raise LateError(CHANGED)
                 if first_frame:
                     await socket.send_bytes(first_frame)
                 return channels.result(await _listen(socket, channels))

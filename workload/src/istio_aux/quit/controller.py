@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from istio_aux.kube import actions
 from istio_aux.kube.actions import FRESH, READS
-from istio_aux.kube.client import Client
+from istio_aux.kube.client import Check, Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     ApiError,
@@ -241,27 +241,42 @@ class QuitController:
         async with slots.take(state.key.namespace, state.node) as slot:
             if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
-            for _ in range(READS):
-                not_after = self._clock().monotonic + FRESH
-                action = task.looked(await self._read(state.key), self._scope, self._clock())
-                self._record(state)
-                if isinstance(action, Send | Delete) and not self._leadership.leads():
-                    return task.superseded(self._scope)
-                if isinstance(action, Delete):
-                    self._recorder.lost(state)
-                    return await self._delete(state, task, action.version)
-                if not isinstance(action, Send):
-                    return action
-                if self._clock().monotonic > not_after:
-                    continue
-                limits = self._scope.limits
-                slot.give_back_after(limits.slot, limits.deadline)
-                try:
-                    answer = await self._send(state, task, action, not_after)
-                except LateError:
-                    continue
-                return task.answered(action.way, answer, self._scope)
-        raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
+            action, fresh = await self._found(state, task)
+            if isinstance(action, Delete):
+                self._recorder.lost(state)
+                return await self._delete(state, task, action.version)
+            if not isinstance(action, Send):
+                return action
+            newest: Action = action
+            # A port-forward is connected to one pod: to this one, if this one is there after that.
+            until = 0.0 if action.way is Way.PORT_FORWARD else fresh
+
+            async def still() -> bool:
+                """Whether that is to be sent now: what was read is read again once it is old."""
+                nonlocal newest, until
+                for _ in range(READS):
+                    if self._clock().monotonic <= until or newest != action:
+                        return newest == action
+                    newest, until = await self._found(state, task)
+                raise LateError(f"nothing was sent: the pod cannot be read within {FRESH:g} s")
+
+            slot.give_back_after(self._scope.limits.slot, self._scope.limits.deadline)
+            try:
+                answer = await self._send(state, task, action, still)
+            except LateError:
+                if newest == action:
+                    raise
+                return newest
+            return task.answered(action.way, answer, self._scope)
+
+    async def _found(self, state: PodState, task: Task) -> tuple[Action, float]:
+        """What follows from the pod as it is now, and until when, by the monotonic clock."""
+        until = self._clock().monotonic + FRESH
+        action = task.looked(await self._read(state.key), self._scope, self._clock())
+        self._record(state)
+        if isinstance(action, Send | Delete) and not self._leadership.leads():
+            action = task.superseded(self._scope)
+        return action, until
 
     async def _read(self, key: Key) -> PodFacts | None:
         """Read a pod as it is now, and the version of its kubelet if that is needed to judge it.
@@ -284,24 +299,13 @@ class QuitController:
         fresh = kubelet and self._clock().monotonic < kubelet.until
         return PodFacts(pod, self._scope.policy, kubelet if fresh else None)
 
-    async def _send(
-        self, state: PodState, task: Task, what: Send, not_after: float
-    ) -> AttemptResult:
-        """Tell a container to exit. Raises KubeError: nothing was sent."""
+    async def _send(self, state: PodState, task: Task, what: Send, still: Check) -> AttemptResult:
+        """Tell a container to exit, if ``still`` says so. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.way)
         client, pod, deadline = self._client, state.key, self._scope.limits.deadline
         if what.way is Way.PORT_FORWARD:
-
-            async def still() -> bool:
-                facts = await self._read(pod)
-                if not self._leadership.leads():
-                    return False
-                return task.looked(facts, self._scope, self._clock()) == what
-
-            return await forward(
-                client, pod, what.port, what.request, deadline, still=still, not_after=not_after
-            )
-        return await execute(client, pod, what.command, deadline, not_after=not_after)
+            return await forward(client, pod, what.port, what.request, deadline, still=still)
+        return await execute(client, pod, what.command, deadline, still=still)
 
     async def _delete(self, state: PodState, task: Task, version: str) -> Action:
         """Delete a pod that lost its proxy as it was read."""
