@@ -26,9 +26,12 @@ from lab.meshed import has_sidecar, is_ready
 from lab.scene import Scene
 from lab.workload import Workload, ask
 from lightkube import KubeConfig
+from lightkube.models.apps_v1 import DeploymentSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
+from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, Role, RoleBinding
@@ -109,6 +112,27 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
     assert "Istio injects no pod there by itself: control" in found["namespaces"]["what"]
     assert "istio-injection=enabled" in found["namespaces"]["do"]
     assert status == 0
+
+
+def test_check_counts_what_loses_the_network_when_it_is_ended(
+    cluster: lab.Cluster, client: lightkube.Client, installed: Workload, control: str
+):
+    """istio#7136: of templates, too, and not of pods that one of them makes."""
+    labels = {"app": "trainer", "sidecar.istio.io/inject": "true"}
+    main = Container(name="main", image="busybox")
+    spec = PodSpec(containers=[main], terminationGracePeriodSeconds=600)
+    template = PodTemplateSpec(metadata=ObjectMeta(labels=labels), spec=spec)
+    selector = LabelSelector(matchLabels={"app": "trainer"})
+    about = ObjectMeta(name="trainer", namespace=control)
+    made = DeploymentSpec(selector=selector, template=template, replicas=0)
+    client.create(Deployment(metadata=about, spec=made))
+
+    done = ask(cluster.kubeconfig, "check", "-o", "json")
+
+    client.delete(Deployment, "trainer", namespace=control)
+    [note] = [json.loads(line) for line in done.stdout.splitlines() if "SIGTERM" in line]
+    assert note["what"].startswith("0 pods and 1 templates beside a classic sidecar have over 30 s")
+    assert note["what"].endswith("5 s after SIGTERM: control/Deployment/trainer")
 
 
 def test_explain_goes_by_the_settings_of_the_installation(

@@ -231,6 +231,38 @@ async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> 
         assert world.api.events[0]["note"].endswith("native: " + why["istio-aux.io/not-native"])
 
 
+async def test_a_pod_that_loses_the_network_while_it_is_deleted_says_so_once() -> None:
+    """istio#7136: not one whose payload has ended, whose proxy is native, or with little time."""
+    async with cluster() as world:
+        await world.pod("ended", deleting=True, grace=120)
+        await world.pod("native", RUNNING, native=True, deleting=True, grace=120)
+        await world.pod("short", RUNNING, deleting=True, grace=30)
+        for _ in range(2):
+            await world.pod("lost", RUNNING, deleting=True, grace=120)
+        await world.pod("marker", RUNNING, deleting=True, grace=120)
+        await until(lambda: len(world.api.events) == 2, "what came later is told")
+
+        assert [event["regarding"]["name"] for event in world.api.events] == ["lost", "marker"]
+        assert world.reasons() == ["NetworkLost", "NetworkLost"]
+        note = "deleted, and not finished: main (running); a classic proxy exits 5 s after SIGTERM"
+        assert world.api.events[0]["note"].startswith(note)
+
+
+async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_is_read() -> None:
+    """The watch shows no exit code of a pod that has ended, and most proxies have enough time."""
+    short = {"terminationGracePeriodSeconds": 0}
+    async with cluster() as world:
+        for phase, proxy in (("Running", RUNNING), ("Succeeded", exited(137))):
+            for name, spec in (("job", short), ("well", {})):
+                await world.pod(name, proxy=proxy, native=True, phase=phase, spec=spec)
+            await settled(world, 0)
+        (event,) = await until(lambda: world.api.events, "the Event")
+
+        assert (event["reason"], event["regarding"]["name"]) == ("ProxyKilled", "job")
+        assert event["note"].endswith("Seconds was 0: 5 is enough")
+        assert [request for request in world.api.requests if "/pods/" in request] == [READ]
+
+
 # Pods whose proxy is dead while their payload may run.
 
 DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)

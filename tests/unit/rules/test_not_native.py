@@ -145,6 +145,29 @@ def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever() -> Non
     assert planned(refusing, NATIVE).writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
 
 
+@pytest.mark.parametrize(
+    ("grace", "main", "init", "started"),
+    [
+        (31, {}, {}, "native"),
+        (30, {}, {}, "hold"),
+        (31, {"command": ["sh", "-c", POST]}, {}, "hold"),
+        (31, {}, needs(LARGE), "hold"),
+    ],
+)
+def test_a_long_grace_period_is_a_reason_for_native_where_none_is_against_it(
+    grace: int, main: dict[str, Any], init: dict[str, Any], started: str
+) -> None:
+    """istio#7136: also of a pod that never ends. What Istio does unasked stays as it is."""
+    found = needing(init, main=main, restartPolicy="Always", terminationGracePeriodSeconds=grace)
+
+    made = planned(found, NATIVE)
+
+    assert made.started_with == started
+    assert made.writes.get(NATIVE_SIDECAR) == ("true" if started == "native" else None)
+    assert planned(patched(found, NATIVE), NATIVE).ops == ()
+    assert planned(found, StartPolicy(capability=Capability.CLASSIC)).started_with == "hold"
+
+
 def test_hold_that_its_author_declines_is_not_added() -> None:
     no = "holdApplicationUntilProxyStarts: false"
     found = says(POST, annotations={PROXY_CONFIG: no})

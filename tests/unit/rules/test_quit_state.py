@@ -14,7 +14,7 @@ from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Way
+from istio_aux.quit.rules import GOING, Way
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
 from istio_aux.quit.task import Action, End, Look, QuitOutcome, Retry, Send, Sleep, Task
 from unit.rules.pods import RUNNING, State, document, exited, moment
@@ -197,7 +197,7 @@ def stop(story: Story) -> None:
         (None, None, GONE),
         (None, pod(main=RUNNING), superseded("not finished: main (running)")),
         (None, pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
-        (None, pod(deleting=True), superseded("the pod is being deleted")),
+        (None, pod(deleting=True), superseded(GOING)),
     ],
     ids=["deselected", "deposed", "stopping", "gone", "restarted", "exited before", "deleted"],
 )

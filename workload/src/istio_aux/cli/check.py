@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
 
 import msgspec
@@ -26,9 +27,12 @@ from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import Unreadable
 from istio_aux.model.annotations import START
+from istio_aux.model.ending import cut_off
+from istio_aux.model.owners import controller
 from istio_aux.model.policy import Capability
 from istio_aux.model.wish import Wish
 from istio_aux.settings import Settings
+from istio_aux.start.plan import after_injection, plan
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Surroundings
 
@@ -128,8 +132,11 @@ async def _pods(
     mesh: ControlPlanes,
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterable[CheckResult]:
-    """Say what would change about the pods that are there, and which Job-like ones are left out."""
-    now, seen = system_clock(), 0
+    """Say what would change about the pods that are there, and which Job-like ones are left out.
+
+    And which of them, and of the pods to come, lose the network when they are ended by force.
+    """
+    now, seen, cut_pods = system_clock(), 0, Counter[str]()
     changes, left_out = dict[str, list[str]](), dict[str, tuple[str, int]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
@@ -139,6 +146,8 @@ async def _pods(
         wanted = mesh.expected(Wish.of(pod, labels))
         settings, how = ours.settings, ours.settings.start(mesh.native.capability)
         seen += not why
+        if not why and pod.has_proxy and cut_off(pod):
+            cut_pods[f"{about.namespace}/{controller(about) or about.name}"] += 1
         if why:
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
                 _, number = left_out.get(about.namespace, (why, 0))
@@ -150,7 +159,32 @@ async def _pods(
     counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
     selects = any(map(found.selects, namespaces.values()))
     pods = preflight.pod_changes(seen, changes) if selects else ()
-    return [*preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting))]
+    cut = await _cut_off(client, found, mesh, namespaces) if selects else Counter[str]()
+    return [
+        *preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting)),
+        *preflight.cut_off(cut_pods, cut),
+    ]  # fmt: skip
+
+
+async def _cut_off(
+    client: Client,
+    found: Installations,
+    mesh: ControlPlanes,
+    namespaces: Mapping[str, Mapping[str, str]],
+) -> Counter[str]:
+    """Count the templates whose pods will lose the network, by workload, if they may be listed."""
+    cut = Counter[str]()
+    async for each in workloads.list_templates(client):
+        if isinstance(each, str) or (where := each.pod.metadata.namespace) not in namespaces:
+            continue
+        labels = namespaces[where]
+        ours, why = found.of(each.pod, labels)
+        if why or not mesh.expected(Wish.of(each.pod, labels)).expected:
+            continue
+        how = replace(ours.settings.start(mesh.native.capability), counted=each.counted)
+        made = after_injection(each.pod, plan(each.pod, how))
+        cut[each.workload] += made.has_proxy and bool(cut_off(made))
+    return +cut
 
 
 async def _admission(

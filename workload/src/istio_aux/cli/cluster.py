@@ -19,13 +19,13 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept
+from istio_aux.model.ending import COUNTED
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
-from istio_aux.start.native_sidecars import COUNTED
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,9 +15,10 @@ import msgspec
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.model.annotations import NOT_NATIVE, start_order
+from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
+from istio_aux.model.ending import DRAIN, LONG
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
@@ -308,6 +310,17 @@ def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
         what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
         do = "name a container in each onExitCodes of their podFailurePolicy"
         yield _note("pods", f"{what}: {listed(jobs, most=NAMED)}", do)
+
+
+def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
+    """Count what loses the network when it is ended by force, by the workload that makes it."""
+    if whose := sorted({*pods, *templates}):
+        what = (
+            f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
+            f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM"
+        )
+        do = f"write {START}: native into the templates, or terminationDrainDuration into theirs"
+        yield _note("pods", f"{what}: {listed(whose, most=NAMED)}", f"{do} {PROXY_CONFIG}")
 
 
 def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:

@@ -21,6 +21,7 @@ from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import MOST, Holder, TroubledPod, group
 from istio_aux.model.documents import whole
+from istio_aux.model.ending import cut_off, killed
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
@@ -50,6 +51,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     containers: dict[str, ContainerVerdict]
     start: str | None = None
+    end: str = ""  # What the pod loses, or has lost, at its end.
     installation: str = ""  # Whose settings these are.
     state: State | None = None  # The word of `audit`.
     free: str = ""  # The command that frees a pod which no installation looks after.
@@ -129,9 +131,11 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
     if isinstance(decision, Quit) and judged.left_out:
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
     notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
+    ends = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
     return Explanation(
         **pod.metadata.key._asdict(), action=judged.action, reason=reason,
         containers=dict(judged.facts.containers), start="; ".join(notes) or None,
+        end=cut_off(pod) if ends else killed(pod),
         installation=judged.installation.name, state=_state(pod, decision), free=free,
     )  # fmt: skip
 
@@ -221,7 +225,7 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         state = f" ({each.state})" if each.state else ""
         action = Cell(f"{each.action.upper()}{state}", COLOURS[each.action])
         lines += terminal.table("", [(Cell(key, Style.HEADING), action, each.reason)])
-        for title in ("free", "start", "installation"):
+        for title in ("free", "start", "end", "installation"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
         rows = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,12 +20,12 @@ from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError
 from istio_aux.kube.objects import Key, Unreadable, decoded
-from istio_aux.model import owners
-from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
+from istio_aux.model import owners, templates
+from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.templates import WORKLOADS
-from istio_aux.model.text import listed, quoted
+from istio_aux.model.text import UNDECODABLE, listed, problem, quoted
 
 _REFUSED = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
@@ -153,6 +154,46 @@ async def list_pods(
             if key not in seen:
                 seen.add(key)
                 yield each
+
+
+class _Manifest(Struct, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: msgspec.Raw = NO_TEXT
+
+
+class FoundTemplate(NamedTuple):
+    """The pod of a template as its workload will make it."""
+
+    pod: Pod
+    workload: str  # As ``NAMESPACE/KIND/NAME``.
+    counted: bool  # It counts the exit codes of native sidecars.
+
+
+async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
+    """List the pod templates of workloads that no other object made, or say what is not known."""
+    for kind in await actions.served_types(client):
+        if (kind.group, kind.kind) not in WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
+            continue
+        seen, path = set[Key](), actions.collection(kind.api, kind.plural)
+        try:
+            async for page in actions.pages(client, path, _Manifest, {}):
+                for bad in page.unreadable:
+                    yield f"cannot read {kind.kind} {bad}"
+                for each in page.items:
+                    about = each.metadata
+                    if about.key in seen or owners.controller(about):
+                        continue
+                    seen.add(about.key)
+                    name = "/".join(filter(None, (about.namespace, kind.kind, about.name)))
+                    try:
+                        parts = {"name": about.name, "namespace": about.namespace}
+                        manifest = {"metadata": parts, "spec": msgspec.json.decode(each.spec)}
+                        for template in templates.read(manifest, kind.group, kind.kind):
+                            yield FoundTemplate(convert(template.pod), name, template.counted)
+                    except UNDECODABLE as error:
+                        yield f"{name}: {problem(error)}"
+        except ApiError as error:
+            yield gap(error, f"list {kind.plural}")
 
 
 class _Search(msgspec.Struct):

@@ -66,8 +66,10 @@ EventAction = Literal["Evict", "Quit", "Report", "Resume", "Suspend"]
 EventReason = Literal[
     "DeadProxyPodDeleted",
     "HeldNotNative",
+    "NetworkLost",
     "NoSidecar",
     "PodHeld",
+    "ProxyKilled",
     "ProxyLost",
     "ProxyQuit",
     "ProxyQuitBlocked",

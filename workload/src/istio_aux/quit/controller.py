@@ -31,6 +31,7 @@ from istio_aux.model.annotations import not_native_because
 from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
+from istio_aux.model.ending import is_short, killed
 from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import PROXY, Key, Pod
@@ -39,12 +40,13 @@ from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.recorder import KEEPERS, QuitRecorder
-from istio_aux.quit.rules import Way
+from istio_aux.quit.rules import Way, loses_network
 from istio_aux.quit.state import PodState, QuitScope, Trouble, TroubledPod
 from istio_aux.quit.task import Action, Delete, End, Retry, Send, Sleep, Task
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
+MOST_ENDS = 100  # Pods that wait to be read after their end. Of others nothing is told.
 KUBELET_KNOWN = 300.0
 """Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
 
@@ -79,6 +81,7 @@ class QuitController:
         self._states: dict[Key, PodState] = {}
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
+        self._ends = set[asyncio.Task[None]]()
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(scope.limits.at_once, scope.limits.slot)
         self._retry_slots = Slots(scope.limits.retries_at_once, scope.limits.slot)
@@ -97,24 +100,41 @@ class QuitController:
             if not (resource.has_proxy or resource.has_native_proxy):
                 return
             state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
-        state.left = False
-        state.decide_on(self._facts(resource), self._scope, self._clock())
+        state.left, facts = False, self._facts(resource)
+        state.decide_on(facts, self._scope, self._clock())
         # A native proxy needs no quit. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
-        why = None if resource.has_native_proxy else not_native_because.get(resource.metadata)
-        if why and not state.obstacle(self._scope):
-            self._recorder.held(state, why)
+        if not (resource.has_native_proxy or state.obstacle(self._scope)):
+            if why := not_native_because.get(resource.metadata):
+                self._recorder.held(state, why)
+            if lost := loses_network(facts):
+                self._recorder.loses_network(state, lost)
         self._steer(state)
 
-    def delete(self, key: Key, _last: Pod | None = None) -> None:
+    def delete(self, key: Key, last: Pod | None = None) -> None:
         """A pod is gone, or has left the selection.
 
-        ``_last`` tells nothing new: an object that leaves a selection comes with its previous
-        content, without the exit code (k8s@1.36 cache_watcher.go convertToWatchEvent).
+        ``last`` is its previous content, without exit codes (k8s@1.36 cache_watcher.go
+        convertToWatchEvent). So a pod is read whose native proxy had too little time to end.
         """
         if state := self._states.get(key):
             state.left = True
             self._steer(state)
+        if last and last.has_native_proxy and is_short(last) and len(self._ends) < MOST_ENDS:
+            state = PodState(key)
+            state.decide_on(self._facts(last), self._scope, self._clock())
+            if not state.obstacle(self._scope):
+                task = asyncio.create_task(self._read_end(state), name=f"end {key}")
+                self._ends.add(task)
+                task.add_done_callback(self._ends.discard)
+
+    async def _read_end(self, state: PodState) -> None:
+        """Tell how the native proxy of a finished pod ended, if the pod is still there."""
+        async with self._retry_slots.take(state.key.namespace, state.node):
+            with suppress(KubeError):  # Nothing depends on it, so it is tried once.
+                pod = await actions.read_pod(self._client, state.key)
+                if pod and (why := killed(pod)):
+                    self._recorder.killed(state, why)
 
     def relabelled(self, namespace: str) -> None:
         """A namespace was created, relabelled or deleted."""
@@ -163,7 +183,8 @@ class QuitController:
         self._scope.stopping = True
         for work in self._works.values():
             work.changed.set()
-        await end_tasks([work.task for work in self._works.values()], patience)
+        works = [work.task for work in self._works.values()]
+        await end_tasks([*works, *self._ends], patience)
 
     def _steer_all(self, namespace: str | None = None) -> None:
         states = self._states if namespace is None else self._by_namespace.get(namespace, {})

@@ -91,6 +91,16 @@ class QuitRecorder(Recorder):
         note = f"the sidecar is classic, also where it could be native: {why}"
         self._event_once(state, "Normal", "HeldNotNative", note)
 
+    def loses_network(self, state: PodState, why: str) -> None:
+        """The pod is being deleted, and its proxy ends long before its payload."""
+        if self._event_once(state, "Warning", "NetworkLost", why):
+            self._log_pod(logging.WARNING, "network-lost", state.key, reason=why)
+
+    def killed(self, state: PodState, why: str) -> None:
+        """The native proxy of a pod that has ended was killed."""
+        if self._event_once(state, "Warning", "ProxyKilled", why):
+            self._log_pod(logging.WARNING, "proxy-killed", state.key, reason=why)
+
     def attempted(self, state: PodState, attempt: int, way: Way) -> None:
         """The proxy is about to be told to exit."""
         self._attempts.labels(way).inc()

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from msgspec import structs
 
-from istio_aux.model import kept, owners
+from istio_aux.model import ending, kept, owners
 from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
@@ -39,6 +39,9 @@ KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector
 _KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 FINISHED = "every payload container is finished"
+GOING = f"the pod is being deleted: {PROXY} is left alone, as its payload may still need it"
+"""Nothing shows when that has ended: the kubelet writes the status next when the last container has
+(k8s@1.36 kubelet.go SyncTerminatingPod)."""
 ANNOTATION = "annotation "  # No container has a name with a space.
 
 
@@ -144,6 +147,14 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     return Quit(reason=reason, status_port=rule.port, ways=(Way.PORT_FORWARD,), rule=rule)
 
 
+def loses_network(facts: PodFacts) -> str:
+    """Say what the payload of a pod that is being deleted loses; empty if it loses nothing."""
+    if facts.pod.metadata.deletion_timestamp is None or not facts.unfinished:
+        return ""
+    lost = ending.cut_off(facts.pod) if facts.state(PROXY).running else ""
+    return f"deleted, and not finished: {_listed(facts.unfinished)}; {lost}" if lost else ""
+
+
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
     """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
     action, reason = decision.action, decision.reason
@@ -171,7 +182,7 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
     pod, phase = facts.pod, facts.pod.status.phase
     if pod.metadata.deletion_timestamp is not None:
-        yield "the pod is being deleted"
+        yield GOING if pod.has_proxy else "the pod is being deleted"
     if phase in {"Succeeded", "Failed"}:
         yield f"the pod is finished: phase {phase}"
     if pod.has_native_proxy:

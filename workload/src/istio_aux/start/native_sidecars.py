@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import BadValueError, own_sidecars
+from istio_aux.model.ending import COUNTED
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import How
 from istio_aux.model.text import listed
 from istio_aux.start import patch
 
-COUNTED = "a rule of podFailurePolicy that names no container counts its exit code"
 MOST = 50  # Containers that are changed: the API server moves one after the other.
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from istio_aux.model import resources
+from istio_aux.model import ending, resources
 from istio_aux.model.annotations import templates
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.sidecars import SHIPPED
@@ -12,9 +12,6 @@ from istio_aux.model.text import UNDECODABLE, listed, quoted
 
 LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
 MOST = 200  # Containers that are looked at.
-# Seconds. Measured beside Istio 1.31: with a grace period of 0 s a native proxy is killed and exits
-# with 137 (5 of 5 pods), with 1 to 3 s on a busy machine, too, and from 5 s on never (0 of 4).
-GRACE = 5
 
 ENDINGS = (
     # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
@@ -40,9 +37,9 @@ def reasons(pod: Pod) -> Iterator[str]:
         yield f"a native sidecar would raise what the pod needs: {raised}"
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
         yield f"templates that were not tried: {templates.shown(pod.metadata)}"
-    grace = pod.spec.termination_grace_period_seconds
-    if grace is not None and grace < GRACE:
-        yield f"its grace period is short: terminationGracePeriodSeconds {grace}, not {GRACE}"
+    if ending.is_short(pod):
+        given = f"terminationGracePeriodSeconds {pod.spec.termination_grace_period_seconds}"
+        yield f"its grace period is short: {given}, not {ending.SHORT}"
 
 
 def _ends_its_proxy(pod: Pod) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from istio_aux.model import ending
 from istio_aux.model.annotations import (
     INJECT,
     INJECTED,
@@ -110,7 +111,8 @@ def plan(
     if not none:
         converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
     ports, closed = peers.inbound_ports(pod, how.peers)
-    warnings = (*order.warnings, *filter(None, [closed]))
+    lost = "" if none or _proxy_first(pod, order) else ending.cut_off(pod)
+    warnings = (*order.warnings, *filter(None, [closed, lost]))
     reasons, writes = [order.reason], {**order.writes}
     if order.started_with:
         writes[STARTED_WITH] = order.started_with
@@ -255,11 +257,11 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
         return _after_istio(pod, merge)
     unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
     by_author = asked or (unsaid and own is StartMode.NATIVE)
-    against = ""
-    if by_author or (unsaid and pod.restart_policy != "Always"):
+    against, ends = "", pod.restart_policy != "Always"
+    if by_author or (unsaid and (ends or ending.is_long(pod))):
         against = next(not_native.reasons(pod), "")
     if against and not by_author:
-        return _hold(merge, against)
+        return _hold(merge, against if ends else "")
     warnings = (f"native as its author asks, although {against}",) if against else ()
     due = _native_is_due(pod, how, own)
     if due and unsaid:
@@ -270,14 +272,14 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
-    """Native is for pods that end, unless the pod's own annotation asks for it."""
+    """Native is for pods that end, or work on for long after SIGTERM, and for those that ask."""
     if own is StartMode.NATIVE:
         return True
     mode = own or how.mode
     possible = mode is StartMode.NATIVE or (
         mode is StartMode.AUTO and how.capability is Capability.NATIVE
     )
-    return possible and pod.restart_policy != "Always"
+    return possible and (pod.restart_policy != "Always" or ending.is_long(pod))
 
 
 def _hold(
@@ -308,7 +310,7 @@ def _native(
     if merge.refused and merge.warning:
         warnings = (merge.warning, *warnings)
     if how.counted:
-        counted = f"{PROXY}: {native_sidecars.COUNTED}, which is 137 if it is killed"
+        counted = f"{PROXY}: {ending.COUNTED}, which is 137 if it is killed"
         warnings = (*warnings, counted)
     return _Order("added native sidecar", "native", {NATIVE_SIDECAR: "true"}, warnings=warnings)
 
