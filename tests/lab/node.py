@@ -46,8 +46,8 @@ TUNABLES = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-# Each proxy has three, and all proxies have one user; Envoy aborts without (watcher_impl.cc), and its
-# agent exits with 0. Machines have 128. No namespace has its own number: it stays raised.
+# Each proxy has three, and all proxies have one user; Envoy aborts without (watcher_impl.cc), and
+# its agent exits with 0. Machines have 128. No namespace has its own number: it stays raised.
 INOTIFY, INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances"), 1024
 # Measured on 2 cores: containerd serves after 1 s, the node is Ready after 7 s.
 START = 100

@@ -177,7 +177,7 @@ HOW = "native, ignore, quit or PORT/PATH after ="
              "a=ignore,a=80/x", "vault-agent=quit,vault-agent=quit"],
             "each container once, and not istio-proxy",
         ),
-        (["unknown=quit"], f"{HOW}; quit is for cloud-sql-proxy, vault-"),
+        (["unknown=quit"], f"{HOW}; quit is for cloud-sql-proxy, alloydb-"),
         (
             ["a=0/x", "a=65536/x", "a=80", "a=native x", "a=80/x y", "a= /kill", "a=-x", "a=./x",
              "a=80/x\r\nHost: y", f"a=80/{'x' * 201}", "vault-agent=Ignore",

@@ -267,7 +267,8 @@ OPTIONS = {
         "what to do about other sidecars: `NAME=HOW` separated by commas, where HOW is `native` "
         "(it becomes native in Job-like pods where a dry run shows that native sidecars work), "
         "`ignore` (it never keeps a proxy running), or how it is told to exit before the proxy: "
-        "`quit` for " + ", ".join(f"`{name}`" for name in sidecars.SHIPPED) + " or `PORT/PATH`",
+        "`quit` for " + ", ".join(f"`{name}`" for name in sidecars.SHIPPED) + " or `PORT/PATH`; "
+        "`none` turns off what is known of the others",
         "quit_policy.sidecars",
     ),
     "webhook-configuration": Option(

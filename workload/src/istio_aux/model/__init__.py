@@ -5,8 +5,8 @@ The charm packs this package (charmcraft.yaml) and imports from it; chart and te
 Objects: `pod`, `webhooks` (with namespaces and EndpointSlices), `owners` (Jobs and other
 controllers), `templates` (pods in manifests), `documents` (manifests in files), `selectors`,
 `annotations` (every key, and the one way to its value).
-Choices: `policy`, `sidecars` (how other sidecars are told to exit), `applications` (which asked for
-a sidecar).
+Choices: `policy`, `sidecars` (what is done about other sidecars), `known_sidecars` (those that need
+no option), `applications` (which asked for a sidecar).
 Facts about them: `kubelet` (which containers are finished?), `ending` (what does the end by force
 cost?), `wish` (does a pod ask for a sidecar, or can it have none?), `resources` (what do pods
 hold?), `election` (the Lease and the checkpoint in it), `moment` (the present, by two clocks),

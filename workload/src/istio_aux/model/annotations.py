@@ -260,10 +260,11 @@ own_sidecars = Annotation(
     SIDECARS,
     _sidecars,
     f"NAME=native or NAME=ignore separated by commas, at most {MOST_NAMES}, each name once and not"
-    f" {PROXY}",
+    f" {PROXY}; or none",
     longest=MOST_NAMES * (NAME + len("=native, ")),
     meaning="containers that become native sidecars, or never keep the proxy running, name by"
-    " name; a bad value changes no container and leaves the proxy alone",
+    " name; with `none` what istio-aux knows of the others does not count; a bad value changes no"
+    " container and leaves the proxy alone",
     overrides="sidecars",
 )
 _after = Annotation(
@@ -331,4 +332,4 @@ native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 not_native_because = Annotation(NOT_NATIVE, str, "a reason", longest=256)
 templates = Annotation(TEMPLATES, names, f"at most {MOST_NAMES} names", longest=NAMES)
 
-injected, mirrors = mark(INJECTED), mark(MIRROR)
+injected, mirrors, workflow_node = mark(INJECTED), mark(MIRROR), mark(WORKFLOW_NODE)

@@ -163,6 +163,7 @@ class Container(Struct, frozen=True):
     """A container of the spec, regular or init; `resources` reads its ``resources``."""
 
     name: str = ""
+    image: str = ""
     restart_policy: str | None = None
     restart_policy_rules: tuple[RestartRule, ...] | None = None
     lifecycle: Lifecycle | None = None

@@ -1,18 +1,19 @@
 """Sidecars other than Istio's proxy, which never end by themselves, and what is done about each.
 
 The option `sidecars` says that for all pods, and the annotation of that name for one: `combined`.
-By default nothing is done: most of these programs listen only if their own switch is on.
+What neither names is judged by `known_sidecars`, unless `OFF` is among them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
-from istio_aux.model.pod import PROXY
+from istio_aux.model.known_sidecars import KNOWN, Known
+from istio_aux.model.pod import PROXY, Container
 from istio_aux.model.text import quoted
 
 
@@ -22,6 +23,7 @@ class How(StrEnum):
     NATIVE = "native"  # It becomes a native sidecar when its pod is created.
     IGNORE = "ignore"  # It does not keep the proxy running.
     QUIT = "quit"  # It is told to exit before the proxy.
+    NONE = "none"  # Nothing.
 
 
 class SidecarRule(msgspec.Struct, frozen=True):
@@ -46,38 +48,47 @@ class AttemptResult(msgspec.Struct, frozen=True):
     text: str  # One line for a person, such as ``exit code 255: connection refused``.
 
 
+def _classic(row: Known, container: str) -> SidecarRule:
+    """What is done about a known program that is no native sidecar."""
+    how = How.QUIT if row.port else How.IGNORE if row.ends_last else How.NONE
+    return SidecarRule(container, row.port, row.path, row.switch, how)
+
+
 SHIPPED: Mapping[str, SidecarRule] = {
-    rule.container: rule
-    for rule in (
-        # cloud-sql-proxy cmd/root.go: the admin server, on localhost.
-        SidecarRule("cloud-sql-proxy", 9091, "/quitquitquit", "its flag --quitquitquit"),
-        # vault command/agent.go; vault-k8s agent-inject annotations.go.
-        SidecarRule(
-            "vault-agent",
-            8200,
-            "/agent/v1/quit",
-            "annotation vault.hashicorp.com/agent-enable-quit",
-        ),
-        # linkerd2-proxy app/admin: it takes the request from localhost only.
-        SidecarRule("linkerd-proxy", 4191, "/shutdown", "Linkerd's proxy.enableShutdownEndpoint"),
-        # dapr pkg/api/http; with an API token it refuses a request that has none.
-        SidecarRule("daprd", 3500, "/v1.0/shutdown"),
-        # The admin port of its Envoy, with which kuma-dp exits; newer ones may have a socket.
-        SidecarRule(
-            "kuma-sidecar", 9901, "/quitquitquit", "Kuma's experimental.envoyAdminUnixSocket off"
-        ),
-    )
+    name: _classic(row, name) for row in KNOWN if row.port for name in row.names.split()[:1]
+}
+"""What ``NAME=quit`` means, whatever the image."""
+ENDS_LAST = frozenset(name for row in KNOWN if row.ends_last for name in row.names.split())
+_BY_NAME: Mapping[str, Sequence[Known]] = {
+    name: [row for row in KNOWN if name in row.names.split()]
+    for each in KNOWN
+    for name in each.names.split()
 }
 
-EXPECTED = "NAME=HOW separated by commas"
+
+def known(container: Container) -> Known | None:
+    """The program in a container, by name and image; None if it is none of `KNOWN`."""
+    if not (rows := _BY_NAME.get(container.name)):
+        return None
+    folder, _, last = container.image.partition("@")[0].rpartition("/")
+    repository = f"/{folder}/{last.partition(':')[0]}"
+    return next((row for row in rows if _ends(repository, row.images.split())), None)
+
+
+def _ends(repository: str, images: Iterable[str]) -> bool:
+    return any(repository.endswith(f"/{image}") for image in images)
+
+
+OFF = SidecarRule("", how=How.NONE)  # No container has that name.
+EXPECTED = "NAME=HOW separated by commas, or none"
 RULE = re.compile(
-    r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:(?P<how>native|ignore|quit)"
+    r"none|(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:(?P<how>native|ignore|quit)"
     r"|(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200}))"
 )
 
 
 def parse(text: str) -> tuple[SidecarRule, ...]:
-    """Return the rules of a text such as ``vault-agent=native,helper=9000/stop``.
+    """Return the rules of a text such as ``vault-agent=native,helper=9000/stop``; `OFF` for none.
 
     ValueError: the message has the entry, which part of it is wrong, and what is allowed there.
     """
@@ -90,9 +101,30 @@ def parse(text: str) -> tuple[SidecarRule, ...]:
     return tuple(rules.values())
 
 
-def combined(option: Iterable[SidecarRule], own: Iterable[SidecarRule]) -> dict[str, SidecarRule]:
-    """Return the rules for one pod, by container: its ``own`` counts for the names that it has."""
-    return {rule.container: rule for rule in (*option, *own)}
+def combined(
+    option: Iterable[SidecarRule],
+    own: Iterable[SidecarRule],
+    shipped: Iterable[SidecarRule],
+    *,
+    stays: bool = False,
+) -> dict[str, SidecarRule]:
+    """Return the rules for one pod, by container: its ``own`` counts for the names that it has.
+
+    What is ``shipped`` counts for names that neither has, unless one is `OFF`. One that is to be
+    native and ``stays`` as it is, is told to exit if that is known.
+    """
+    rules, given = dict[str, SidecarRule](), (*option, *own)
+    for rule in given if OFF in given else (*shipped, *given):
+        before = rules.get(rule.container)
+        if not (stays and rule.how is How.NATIVE and before and before.how is How.QUIT):
+            rules[rule.container] = rule
+    return rules
+
+
+def classic(containers: Iterable[Container]) -> Iterator[SidecarRule]:
+    """The rules for known programs that are no native sidecars, for `combined`."""
+    found = ((known(container), container.name) for container in containers)
+    return (_classic(row, name) for row, name in found if row)
 
 
 def _wanted(entry: str, others: Collection[str]) -> str:
@@ -113,6 +145,8 @@ def _rule(entry: str) -> SidecarRule | None:
     if match is None or int(match["port"] or 0) > 65535:
         return None
     name, how = match["name"], match["how"]
+    if name is None:
+        return OFF
     if how == How.QUIT:
         return SHIPPED.get(name)
     if how:

@@ -13,11 +13,7 @@ from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
-from istio_aux.model.sidecars import How, SidecarRule
-
-# Containers that end once every other container of the pod has ended: the mounter of GCS FUSE, when
-# it is no native sidecar (gcs-fuse-csi-driver pkg/csi_driver/utils.go putExitFile).
-ENDS_LAST = frozenset({"gke-gcsfuse-sidecar"})
+from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined
 
 _NO_STATE = ContainerState()
 
@@ -43,14 +39,10 @@ class PodFacts:
         self.pod, self.policy, self._kubelet = pod, policy, kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        # Those of the annotation count, but for a native one that stays, if it can be told to exit.
-        quits = {rule.container for rule in policy.sidecars if rule.how is How.QUIT}
-        self._rules = {
-            rule.container: rule
-            for rule in (*policy.sidecars, *self.overrides.sidecars)
-            if rule.container not in self.overrides.after
-            and not (rule.how is How.NATIVE and rule.container in quits)
-        }
+        rules = combined(
+            policy.sidecars, self.overrides.sidecars, classic(pod.containers), stays=True
+        )
+        self._rules = {n: rule for n, rule in rules.items() if n not in self.overrides.after}
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
@@ -77,7 +69,9 @@ class PodFacts:
         rule = self._rules.get(name)
         if rule is None or rule.how is not How.IGNORE:
             return None
-        return f"annotation {SIDECARS}" if rule in self.overrides.sidecars else "option sidecars"
+        if rule in self.overrides.sidecars:
+            return f"annotation {SIDECARS}"
+        return "option sidecars" if rule in self.policy.sidecars else "it ends after all others"
 
     @cached_property
     def unfinished(self) -> Mapping[str, str]:

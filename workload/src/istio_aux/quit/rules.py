@@ -4,14 +4,15 @@ Sidecars that the policy has a rule for go before the proxy, one after another. 
 level-triggered: it looks at the pod as it is, so the event that caused the call does not matter.
 `state` says what follows from one decision after another.
 
-Of Katib's trials the metrics collector waits for the first process of every other container, also
-for pilot-agent, and needs the network afterwards (katib#1638, katib#2614). So nothing may be done
-about the pod: the collector must not wait.
+Some containers wait for the proxy, which waits for them: `PAIRS`. Of Katib's trials the metrics
+collector waits for the first process of every other container, also for pilot-agent, and needs the
+network afterwards (katib#1638, katib#2614). So nothing may be done about the pod: the collector
+must not wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from itertools import pairwise
 
@@ -24,7 +25,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import PROXY, ContainerState, Pod
 from istio_aux.model.policy import DeadProxy, QuitMode
-from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.sidecars import ENDS_LAST, SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit.facts import PodFacts
 
@@ -33,6 +34,12 @@ KATIB_FIX = (
     "in ConfigMap katib-config, runtime.metricsCollectors, for new trials"
 )
 """The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
+
+GCSFUSE_FIX = (
+    "the mounter of GCS FUSE waits for istio-proxy: set sidecars: gke-gcsfuse-sidecar=ignore, "
+    "as option or annotation istio-aux.io/sidecars"
+)
+"""For one whose image is not known, or where `sidecars` says so."""
 
 KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
 """Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
@@ -279,12 +286,13 @@ def _holders(facts: PodFacts) -> dict[str, str]:
 
 
 def _fixed(decision: Wait | Ignore, facts: PodFacts) -> Wait | Ignore:
-    """The decision with `KATIB_FIX`, if a collector waits for the proxy after the training."""
+    """The decision with what frees the pod, if a container of it waits for the proxy."""
     by = {*decision.blocked_by}
-    training, collectors = _katib(facts.pod)
-    if not training or by & training or not by & collectors:
-        return decision
-    return structs.replace(decision, reason=f"{decision.reason}; {KATIB_FIX}", fix=KATIB_FIX)
+    for fix, found in PAIRS.items():
+        others, waiting = found(facts.pod)
+        if others and not by & others and by & waiting:
+            return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix)
+    return decision
 
 
 def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
@@ -301,6 +309,19 @@ def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
     training = {n for n, words in arguments.items() if any(_KATIB_MARK in word for word in words)}
     waiting = {n for n, words in arguments.items() if ("-w", "false") not in pairwise(words)}
     return frozenset(training), KATIB_COLLECTORS & waiting & running
+
+
+def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
+    """The payload, and the mounter, which ends after all containers that are no init containers."""
+    states = {each.name: pod.states.get(each.name, ContainerState()) for each in pod.containers}
+    running = {name for name, state in states.items() if state.running}
+    waits = ENDS_LAST & running if PROXY in running else frozenset[str]()
+    return frozenset({*states} - ENDS_LAST - {PROXY}), waits
+
+
+Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
+PAIRS: Mapping[str, Waiting] = {KATIB_FIX: _katib, GCSFUSE_FIX: _gcsfuse}
+"""What frees the pod, and which containers have to end before which wait for the proxy alone."""
 
 
 def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:

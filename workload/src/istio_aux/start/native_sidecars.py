@@ -1,4 +1,6 @@
-"""Sidecars that are not Istio's: containers of a new pod that become native sidecars on request.
+"""Sidecars that are not Istio's: containers of a new pod that become native sidecars.
+
+Those that option or annotation name, and those of `known_sidecars` where nothing speaks against it.
 
 A native sidecar is an init container that restarts always (KEP-753). It starts before the payload,
 and the kubelet ends it after the payload, so nothing has to quit it. A container that has a restart
@@ -14,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from istio_aux.model import sidecars
-from istio_aux.model.annotations import BadValueError, own_sidecars
+from istio_aux.model.annotations import BadValueError, own_sidecars, read_overrides, workflow_node
 from istio_aux.model.ending import COUNTED
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.model.sidecars import How
+from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import listed
-from istio_aux.start import patch
+from istio_aux.start import not_native, patch
 
+_SHELLS = frozenset({"sh", "ash", "bash", "dash"})
 MOST = 50  # Containers that are changed: the API server moves one after the other.
 
 
@@ -33,8 +36,8 @@ class Conversion(Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # For the author.
 
 
-def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> Conversion:
-    """Make the named containers of a pod that is about to be created native sidecars.
+def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True) -> Conversion:
+    """Make the named containers of a pod that is about to be created native sidecars, and `known`.
 
     The containers keep their order and come after the init containers. A bad annotation converts
     nothing.
@@ -47,7 +50,7 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> Conversion:
     except BadValueError as error:
         bad = str(error)
         return Conversion(reason=bad, warnings=(f"{bad}; no container is changed",))
-    rules = sidecars.combined(how.sidecars, own)
+    rules = sidecars.combined(how.sidecars, own, _known(pod) if known else ())
     chosen = {name for name, rule in rules.items() if rule.how is How.NATIVE}
     placed = [(place, each) for place, each in enumerate(pod.containers) if each.name in chosen]
     named = [each for _, each in placed]
@@ -66,6 +69,32 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> Conversion:
     return Conversion(
         ops=tuple(_operations(pod, moved)), reason="; ".join(made + warnings), warnings=warnings
     )
+
+
+def _known(pod: Pod) -> Iterator[SidecarRule]:
+    """Known sidecars that become native without a doubt: the pod is never worse off.
+
+    Not if the pod has a way of its own to end them: `quit-after`, a script, a payload that asks
+    for their end (a native one would start again, which a Job counts), or Argo Workflows, which
+    signals them itself (3.6 signal.go). Nor beside a hook that may wait for the payload.
+    """
+    rows = {each.name: row for each in pod.containers if (row := sidecars.known(each))}
+    payload = [each for each in pod.containers if each.name not in {PROXY, *rows}]
+    if not (rows and payload) or pod.restart_policy == "Always" or workflow_node.on(pod.metadata):
+        return
+    overrides = read_overrides(pod)
+    text = "\n".join(map(not_native.said, (*payload, *pod.init_containers)))
+    kills = pod.spec.share_process_namespace and "kill" in text
+    if overrides.opt_out or overrides.after or kills or len(text) > not_native.LONGEST:
+        return
+    for each in pod.containers:
+        row = rows.get(each.name)
+        if row is None or not row.native or (row.path and row.path in text) or _has_rules(each):
+            continue
+        program = (*(each.command or ()), "")[0].rpartition("/")[2]
+        hook = each.lifecycle and each.lifecycle.post_start
+        if not hook and (row.is_script or program not in _SHELLS):
+            yield SidecarRule(each.name, how=How.NATIVE)
 
 
 def _impossible(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from istio_aux.model import ending, resources
 from istio_aux.model.annotations import templates
-from istio_aux.model.pod import PROXY, Pod
+from istio_aux.model.pod import PROXY, Container, Pod
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.model.text import UNDECODABLE, listed, quoted
 
@@ -46,9 +46,7 @@ def _ends_its_proxy(pod: Pod) -> Iterator[str]:
     """A native proxy is started again, which a Job counts (k8s job pastBackoffLimitOnFailure)."""
     length = 0
     for container in (*pod.init_containers, *pod.containers):
-        said = (container.name, *(container.command or ()), *(container.args or ()))
-        variables = (f"{variable.name}={variable.value}" for variable in container.env or ())
-        text = "\n".join((*said, *variables))
+        text = said(container)
         length += len(text)
         if length > LONGEST:
             yield f"too much to judge: its commands and variables have over {LONGEST >> 10} KiB"
@@ -61,6 +59,13 @@ def _ends_its_proxy(pod: Pod) -> Iterator[str]:
         if word and container.name != PROXY:
             yield f"the payload ends the proxy itself: {word} in container {quoted(container.name)}"
             return
+
+
+def said(container: Container) -> str:
+    """The name, command and variables of a container."""
+    words = (container.name, *(container.command or ()), *(container.args or ()))
+    variables = (f"{variable.name}={variable.value}" for variable in container.env or ())
+    return "\n".join((*words, *variables))
 
 
 def _raised(pod: Pod) -> str:

@@ -24,7 +24,6 @@ from istio_aux.model.annotations import (
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
-    WORKFLOW_NODE,
     BadValueError,
     choice,
     injected,
@@ -32,6 +31,7 @@ from istio_aux.model.annotations import (
     native_asked,
     not_native_because,
     start_order,
+    workflow_node,
 )
 from istio_aux.model.owners import BATCH, api_of, controller
 from istio_aux.model.pod import PROXY, Container, OwnerReference, Pod, Struct
@@ -51,7 +51,7 @@ _ABSENT = f"no container is called {PROXY}"
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _mode = choice(START, StartMode, "how the payload starts after its proxy", overrides="start-mode")
-_workflow, _signalled = mark(WORKFLOW_NODE), mark(SIGNALLED_WITH)
+_signalled = mark(SIGNALLED_WITH)
 
 
 class Plan(Struct, frozen=True):
@@ -109,7 +109,10 @@ def plan(
     order = _start_order(pod, how, own, none)
     converted = native_sidecars.Conversion()
     if not none:
-        converted = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, order))
+        converted = native_sidecars.convert(
+            pod, how, proxy_first=_proxy_first(pod, order),
+            known=(own or how.mode) is not StartMode.NONE,
+        )  # fmt: skip
     ports, closed = peers.inbound_ports(pod, how.peers)
     lost = "" if none or _proxy_first(pod, order) else ending.cut_off(pod)
     warnings = (*order.warnings, *filter(None, [closed, lost]))
@@ -336,7 +339,7 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
 def _signals(pod: Pod, order: _Order) -> bool:
     """Whether Argo Workflows would end the proxy. It does not signal a native one."""
     unsaid = not _signalled.on(pod.metadata) and not injected.on(pod.metadata)
-    return order.started_with == "hold" and _workflow.on(pod.metadata) and unsaid
+    return order.started_with == "hold" and workflow_node.on(pod.metadata) and unsaid
 
 
 def _too_large(pod: Pod, writes: dict[str, str]) -> str:

@@ -1,0 +1,175 @@
+"""The sidecars that need no option: how each is recognized, and how it ends. Data only.
+
+A container is recognized by its name and its image: a payload of that name stays a payload, and the
+program under another name stays what it is. `sidecars.known` finds the row. The option `sidecars`
+and the pod's annotation count before it, name by name.
+
+Proxies of other meshes are not made native: their own injectors decide that (linkerd2 PR 15267,
+kuma PR 16502). No log shipper is ignored: without Istio's proxy it would lose what it has not sent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Known(NamedTuple):
+    """A program; docs/reference/sidecars.md has the same table."""
+
+    names: str  # Of its container, with spaces between; the first one is that of the row.
+    images: str  # How the repository of its image ends: whole parts of its path.
+    source: str
+    native: bool = True  # It starts without the payload, and ends at SIGTERM.
+    port: int = 0  # A POST to localhost makes it exit with 0, if its ``switch`` is on.
+    path: str = ""
+    switch: str = ""
+    ends_last: bool = False  # It ends once every other container has ended, the proxy included.
+    is_script: bool = False  # Its injector starts it by a shell.
+    note: str = ""
+
+
+_QUIT = "/quitquitquit"
+_FLAG = "its flag --quitquitquit"
+_143 = "143 at SIGTERM without --exit-zero-on-sigterm"
+_GRACE = "flushes for `grace`, 5 s"
+_OTELCOL = "opentelemetry-collector"
+
+KNOWN = (
+    Known(
+        "cloud-sql-proxy cloudsql-proxy cloud-sql-auth-proxy",
+        "cloud-sql-proxy",
+        "GoogleCloudPlatform/cloud-sql-proxy README (Localhost Admin Server), issue 1803",
+        port=9091,
+        path=_QUIT,
+        switch=_FLAG,
+        note=f"v2; {_143}",
+    ),
+    Known(
+        "alloydb-auth-proxy",
+        "alloydb-auth-proxy",
+        "GoogleCloudPlatform/alloydb-auth-proxy PR 255 (quitquitquit), PR 684, issue 727",
+        port=9091,
+        path=_QUIT,
+        switch=_FLAG,
+        note=_143,
+    ),
+    Known(
+        "vault-agent",
+        "vault vault-enterprise openbao",
+        "hashicorp/vault PR 14223 (quit); hashicorp/vault-k8s issue 620 and PR 659 (native)",
+        port=8200,
+        path="/agent/v1/quit",
+        switch="annotation vault.hashicorp.com/agent-enable-quit",
+        is_script=True,
+    ),
+    Known(
+        "oauth2-proxy",
+        "oauth2-proxy",
+        "oauth2-proxy/oauth2-proxy pkg/http/server.go",
+        note="answers 502 until the payload listens",
+    ),
+    Known(
+        "fluent-bit fluentbit",
+        "fluent-bit",
+        "docs.fluentbit.io administration/configuring-fluent-bit (grace)",
+        note=_GRACE,
+    ),
+    Known(
+        "fluentd",
+        "fluentd fluentd-kubernetes-daemonset",
+        "docs.fluentd.org/deployment/signals",
+        note="flushes its memory once",
+    ),
+    Known(
+        "filebeat",
+        "filebeat filebeat-oss",
+        "elastic.co/guide/en/beats/filebeat configuration-general-options (shutdown_timeout)",
+        note="does not wait for its output without `shutdown_timeout`",
+    ),
+    Known(
+        "datadog-agent datadog-agent-injected",
+        "datadog/agent datadoghq/agent registry.datadoghq.com/agent",
+        "DataDog/datadog-agent pkg/clusteragent/admission/mutate/agent_sidecar",
+    ),
+    Known(
+        "otel-collector otc-container",
+        f"{_OTELCOL} {_OTELCOL}-contrib {_OTELCOL}-k8s aws-otel-collector",
+        "open-telemetry/opentelemetry-operator pkg/sidecar, PR 4247 (native)",
+    ),
+    Known(
+        "jaeger-agent",
+        "jaeger-agent jaeger-agent-rhel7 jaeger-agent-rhel8",
+        "jaegertracing/jaeger-operator pkg/inject/sidecar.go; Red Hat, Manually injecting sidecars",
+    ),
+    Known(
+        "linkerd-proxy",
+        "linkerd/proxy buoyantio/proxy",
+        "linkerd/linkerd2-proxy app/admin: it takes the request from localhost only",
+        native=False,
+        port=4191,
+        path="/shutdown",
+        switch="Linkerd's proxy.enableShutdownEndpoint",
+        note="native by Linkerd from 2.20 on",
+    ),
+    Known(
+        "consul-dataplane",
+        "consul-dataplane consul-dataplane-fips",
+        "hashicorp/consul-dataplane PR 100 (-graceful-port); hashicorp/consul-k8s PR 2233",
+        native=False,
+        port=20300,
+        path="/graceful_shutdown",
+        switch="Consul's connectInject.sidecarProxy.lifecycle.defaultEnabled",
+    ),
+    Known(
+        "daprd",
+        "daprd",
+        "dapr/dapr pkg/api/http; issue 9422 (native)",
+        port=3500,
+        path="/v1.0/shutdown",
+        note="refuses the POST if it has an API token",
+    ),
+    Known(
+        # Native only with NATIVE_SIDECAR in its environment (pkg/webhook/sidecar_spec.go).
+        "gke-gcsfuse-sidecar",
+        "gcs-fuse-csi-driver-sidecar-mounter",
+        "GoogleCloudPlatform/gcs-fuse-csi-driver pkg/csi_driver/utils.go putExitFile",
+        native=False,
+        ends_last=True,
+        note="ignored: it ends after all others",
+    ),
+    Known(
+        "aws-for-fluent-bit fluent-bit",
+        "aws-for-fluent-bit",
+        "aws/aws-for-fluent-bit README, issue 123",
+        note=_GRACE,
+    ),
+    Known(
+        "xray-daemon", "aws-xray-daemon", "docs.aws.amazon.com/xray/latest/devguide/xray-daemon-ecs"
+    ),
+    Known(
+        "newrelic-infrastructure-sidecar",
+        "newrelic/infrastructure newrelic/infrastructure-k8s",
+        "newrelic/newrelic-infra-operator internal/agent (agentSidecarName)",
+    ),
+    Known(
+        "splunk-otel-collector otel-collector",
+        "splunk-otel-collector",
+        "signalfx/splunk-otel-collector: a distribution of the OpenTelemetry Collector",
+    ),
+    Known("telegraf", "telegraf", "influxdata/telegraf-operator README: the name it injects"),
+    Known(
+        "promtail alloy",
+        "grafana/promtail grafana/alloy",
+        "grafana/loki clients/pkg/promtail; grafana/alloy docs (run)",
+    ),
+    Known(
+        # The admin port of its Envoy, with which kuma-dp exits; newer ones may have a socket.
+        "kuma-sidecar",
+        "kuma-dp",
+        "kumahq/kuma app/kuma-dp",
+        native=False,
+        port=9901,
+        path=_QUIT,
+        switch="Kuma's experimental.envoyAdminUnixSocket off",
+    ),
+)
