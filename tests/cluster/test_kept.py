@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import lab
 import pytest
-from lab import creation
+from lab import creation, versions
 from lab.nightly import NIGHTLY
 from lab.served import Programs, end
 from lab.workload import Workload
@@ -145,6 +145,7 @@ def workload(cluster: lab.Cluster, programs: Programs) -> Workload:
     return made
 
 
+@versions.CONTAINER_RESTARTS.needed
 @pytest.mark.parametrize("kind", HOSTILE if NIGHTLY else [*HOSTILE][:1])
 def test_objects_that_say_much_leave_room_below_the_charts_limit(
     cluster: lab.Cluster, workload: Workload, kind: str
