@@ -63,7 +63,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 # The most lines of Python, 3 % above what there is. The goals are 56,000, 16,600 and 3,100.
 # CONTRIBUTING, "How much there is".
-MOST = {"tests": 60_200, "workload/src": 18_780, "src": 3_310}
+MOST = {"tests": 61_000, "workload/src": 19_900, "src": 3_400}
 
 
 def python(*folders: str) -> int:
