@@ -99,6 +99,29 @@ def test_text_that_lacks_its_quotes_is_named(run: Run, command: str) -> None:
     ]
 
 
+ASTRAY = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: x, annotations: {istio-aux.io/quit: "false"}}
+spec:
+  template:
+    metadata: {labels: {sidecar.istio.io.inject: "false"}}
+    spec: {restartPolicy: Never, containers: [{name: main}]}
+"""
+
+
+def test_a_wish_that_nothing_reads_is_said(run: Run) -> None:
+    above = "istio-aux.io/quit is on the Job, where nothing reads it: put it on"
+    above = f"stdin:1: {above} spec.template.metadata"
+    near = (
+        'label "sidecar.istio.io.inject": nothing reads it: did you mean sidecar.istio.io/inject?'
+    )
+    explained = run("explain", "-f", "-", columns=None, errors=None, stdin=ASTRAY)
+    changed = run("mutate", "-f", "-", columns=None, errors=None, stdin=ASTRAY)
+    assert (explained.err.splitlines(), near in explained.out) == ([above], True)
+    assert changed.err.splitlines() == [above, f"stdin:1: {near}"]
+
+
 @pytest.mark.parametrize("uid", ["", "u-1"], ids=["new", "of a cluster"])
 def test_explain_names_a_bad_value_of_an_annotation_about_the_start(run: Run, uid: str) -> None:
     """Peers are mentioned nowhere else."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from istio_aux.model import templates
+from istio_aux.model.annotations import INJECT, QUIT
 from istio_aux.model.owners import KINDS, TRAINING_KINDS
 from istio_aux.model.templates import WORKLOADS
 
@@ -46,7 +47,7 @@ def test_the_pod_of_each_kind_is_found(
 ) -> None:
     """The template is the manifest's own, so that a change of it changes the manifest."""
     given = manifest(**spec)
-    ((pod, template, only_metadata, _),) = templates.read(given, group, kind)
+    ((pod, template, only_metadata, *_),) = templates.read(given, group, kind)
     assert pod["metadata"] == {"labels": {"a": "b"}, "name": name, "namespace": "team"}
     assert (pod["spec"].get("restartPolicy"), only_metadata) == (restarts, False)
     template["spec"]["containers"][0]["name"] = "changed"
@@ -144,3 +145,44 @@ def test_a_failure_policy_that_names_no_container_counts_native_sidecars(
     [found] = templates.read({"metadata": {"name": "x"}, "spec": spec}, group, kind)
 
     assert found.counted is not bool(named)
+
+
+WISH = {"annotations": {QUIT: "false"}, "labels": {INJECT: "false", "app": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "spec", "above", "place"),
+    [
+        ("apps", "Deployment", ONE, ["the Deployment"], "spec.template"),
+        ("batch", "CronJob", {"jobTemplate": {"metadata": WISH, "spec": ONE}},
+         ["the CronJob", "spec.jobTemplate"], "spec.jobTemplate.spec.template"),
+        ("kubeflow.org", "TFJob", {"tfReplicaSpecs": {"PS": ONE, "Worker": ONE}}, ["the TFJob"],
+         "spec.tfReplicaSpecs.*.template"),
+        ("trainer.kubeflow.org", "TrainingRuntime", {"template": {"metadata": WISH, "spec": JOBS}},
+         ["the TrainingRuntime", "spec.template"],
+         "spec.template.spec.replicatedJobs.*.template.spec.template"),
+    ],
+)  # fmt: skip
+def test_a_wish_above_the_template_is_named_with_its_place(
+    group: str, kind: str, spec: dict[str, Any], above: list[str], place: str
+) -> None:
+    """mds-core#180, istio#11854, postgres-operator#3368: no controller copies it to a pod."""
+    given = manifest(**spec)
+    given["metadata"] |= WISH
+    first, *others = templates.read(given, group, kind)
+
+    assert first.unread == tuple(
+        f"{key} is on {where}, where nothing reads it: put it on {place}.metadata"
+        for where in above
+        for key in (QUIT, INJECT)
+    )
+    assert [each.unread for each in others] == [()] * len(others)
+
+
+def test_a_wish_that_a_template_has_too_is_not_named() -> None:
+    given = manifest(template={**POD, "metadata": WISH})
+    given["metadata"] |= WISH
+    [found] = templates.read(given, "batch", "Job")
+    assert found.unread == ()
+    [pod] = templates.read({**POD, "metadata": WISH}, "", "Pod")
+    assert pod.unread == ()

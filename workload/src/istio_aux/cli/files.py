@@ -67,13 +67,15 @@ def explain(
 
     def answer(document: documents.Document) -> Iterable[str]:
         kind, manifest = _read(document, document.readable)
-        for new, planned, _ in _planned(manifest, kind, how):
+        notes = list[str]()
+        for new, planned, of in _planned(manifest, kind, how):
+            notes += of.unread
             pod, order = new, None
             if kind != _POD or not (pod.metadata.uid or pod.status.phase):
                 pod = after_injection(pod, planned)
                 order = f"{planned.started_with or 'as it is'}: {planned.reason}"
             show(pod, found.judge(pod, None, None, sidecars), start=order)
-        return ()
+        return notes
 
     return _answer_each(files, answer)
 
@@ -138,6 +140,7 @@ def _planned(
 def _apply(pod: Pod, plan: Plan, of: PodTemplate, how: StartPolicy) -> Iterator[str]:
     """Change a manifest; yields what its author should know."""
     template, only_metadata = of.template, of.only_metadata
+    yield from of.unread
     if not how.pods.matches(pod.labels):
         yield f"left alone: {plan.reason}"
         return

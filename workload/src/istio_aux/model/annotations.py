@@ -6,15 +6,16 @@ if it is a list, its most entries. A text beyond that is a bad value like any ot
 
 `read_overrides` reads the annotations by which the author of a pod overrides how its proxy ends. A
 value that cannot be used becomes a `Problem`, and the proxy of that pod is left alone.
-`status_port` finds where the agent of a pod's proxy listens.
+`status_port` finds where the agent of a pod's proxy listens, `unread` what is misspelt.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Generic, TypeVar
 
 import msgspec
@@ -178,6 +179,50 @@ LONGEST_GRACE = 86400.0  # Seconds: a longer one is a mistake, or cannot be adde
 
 _GRACE = re.compile(r"([0-9]++\.?+[0-9]*+|\.[0-9]++)(s|m)?")
 _SECONDS = {None: 1, "s": 1, "m": 60}
+
+
+_OURS = "istio-aux.io/"
+_AUTHORS = (START, PEERS, QUIT, SIDECARS, QUIT_AFTER, QUIT_GRACE)
+WISHES = frozenset({*_AUTHORS, INJECT, NATIVE_SIDECAR, PROXY_CONFIG, TEMPLATES})
+"""Keys by which the author of a pod asks for something."""
+_ON = {
+    "annotation": {*WISHES, STATUS_PORT, INCLUDED, EXCLUDED, STARTED_WITH, NOT_NATIVE},
+    "label": {INJECT, DATAPLANE},
+}
+_RENAMED = {  # Deleted with 1.0, as `settings.REPLACED`.
+    "istio-aux.io/ignore-containers": f"{SIDECARS}: NAME=ignore",
+    "istio-aux.io/native-sidecars": f"{SIDECARS}: NAME=native",
+}
+_LOOKED_AT, _TOLD, _LONGEST_KEY = 100, 10, 50
+
+
+def unread(metadata: Metadata) -> tuple[str, ...]:
+    """Name keys of a pod that look like a wish and that nothing reads, and what was meant."""
+    found = list[str]()
+    for where, keys in (("annotation", metadata.annotations), ("label", metadata.labels)):
+        other = "label" if where == "annotation" else "annotation"
+        for key in islice(keys or (), _LOOKED_AT):
+            if key in _ON[where]:
+                continue
+            meant = f"{key} as {other}" if key in _ON[other] else _RENAMED.get(key) or _near(key)
+            if meant or key.startswith(_OURS):
+                hint = f": did you mean {meant}?" if meant else ""
+                found.append(f"{where} {quoted(key)}: nothing reads it{hint}")
+    return tuple(found[:_TOLD])
+
+
+def _near(key: str) -> str:
+    """The key that one letter, or upper and lower case, makes another."""
+    texts = _without_one(key.lower()) if len(key) <= _LONGEST_KEY else ()
+    return next((_NEAR[text] for text in texts if text in _NEAR), "")
+
+
+def _without_one(text: str) -> Iterator[str]:
+    yield text
+    yield from (text[:at] + text[at + 1 :] for at in range(len(text)))
+
+
+_NEAR = {text: key for key in (*_ON["annotation"], DATAPLANE) for text in _without_one(key.lower())}
 
 
 class Problem(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from istio_aux.model.annotations import WORKFLOW_NODE
+from istio_aux.model.annotations import WISHES, WORKFLOW_NODE
 from istio_aux.model.owners import TRAINING_KINDS, PodFailurePolicy, counts_exits
 
 _REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Beginnings of ``…ReplicaSpecs``.
@@ -60,6 +60,7 @@ class PodTemplate(NamedTuple):
     template: Map  # The part of the manifest that it is made of.
     only_metadata: bool  # Of a step of Argo Workflows: its template has no spec of a pod.
     counted: bool = False  # Its Job counts the exit codes of native sidecars.
+    unread: tuple[str, ...] = ()  # Wishes above the templates; of the first one alone.
 
 
 def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
@@ -75,6 +76,7 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
     path, metadata = WORKLOADS[group, kind], _map(manifest, "metadata")
     name = str(metadata.get("name") or metadata.get("generateName") or "").rstrip("-")
     is_argo = group == "argoproj.io"
+    unread = tuple(_unread(manifest, kind, path))
     for names, parent, template in _walk(manifest, path):
         if is_argo:
             ((_, _, workflow),) = _walk(manifest, path[:-2])
@@ -87,7 +89,26 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
             pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **own}}
             policy = msgspec.convert(parent.get("podFailurePolicy"), PodFailurePolicy | None)
-            yield PodTemplate(pod, template, is_argo, counts_exits(policy))
+            yield PodTemplate(pod, template, is_argo, counts_exits(policy), unread)
+            unread = ()
+
+
+def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[str]:
+    """Name the wishes on an object above the pod templates, where no controller reads them."""
+    there = {key for _, _, template in _walk(manifest, path) for key in _keys(template)}
+    for length, following in enumerate(path):
+        if following == "*":  # What stands there is a list, or a map of the parts.
+            continue
+        where = ".".join(path[:length]) or f"the {kind}"
+        for _, _, part in _walk(manifest, path[:length]):
+            for key in sorted((WISHES & _keys(part)) - there):
+                place = ".".join((*path, "metadata"))
+                yield f"{key} is on {where}, where nothing reads it: put it on {place}"
+
+
+def _keys(part: Map) -> set[str]:
+    metadata = _map(part, "metadata")
+    return {key for kind in ("labels", "annotations") for key in _map(metadata, kind)}
 
 
 def _walk(

@@ -31,6 +31,7 @@ from istio_aux.model.annotations import (
     native_asked,
     not_native_because,
     start_order,
+    unread,
     workflow_node,
 )
 from istio_aux.model.owners import BATCH, api_of, controller
@@ -136,7 +137,7 @@ def plan(
     return Plan(
         ops=label + ops,
         reason="; ".join(filter(None, reasons)),
-        warnings=(*bad, *warnings, *converted.warnings),
+        warnings=(*bad, *unread(meta), *warnings, *converted.warnings),
         started_with=order.started_with,
         job=owner if converted.ops and api_of(owner) is BATCH else None,
         writes=writes,
@@ -144,9 +145,9 @@ def plan(
 
 
 def bad_values(pod: Pod) -> tuple[str, ...]:
-    """What is wrong with the pod's own annotations about its start."""
+    """What is wrong with the pod's own annotations about its start, and what nothing reads."""
     (_, bad), (_, closed) = _own_mode(pod), peers.inbound_ports(pod, Peers.MESH)
-    return (*bad, closed) if closed else bad
+    return (*bad, *filter(None, [closed]), *unread(pod.metadata))
 
 
 def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
