@@ -48,7 +48,7 @@ _PATIENCE: Final = 3.0
 
 # What a check found, worst first.
 _RESULTS: Final = ("problem", "unknown", "note", "ok")
-_TROUBLED: Final = ("stuck", "blocked", "lost")
+_TROUBLED: Final = ("stuck", "blocked", "lost", "unstarted")
 
 Results = Mapping[str, Any]
 

@@ -170,6 +170,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     yield _some(_names(status.stuck_pods) + [""] * unlisted, "stuck: ")
     yield _count(status.lost_total, "lost their proxy")
     yield "" if status.holders else _count(status.blocked_total, "blocked")
+    yield _count(status.unstarted_total, "not started")
     yield _count(status.unmeshed_total, "without sidecar")
     yield from (holder.text for holder in status.holders[:_LONGEST_LIST])
     more = len(status.holders[_LONGEST_LIST:])

@@ -67,6 +67,7 @@ REVIEWS = {metric("admission_reviews_total", outcome="hold"): GROWS}
 CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "IstioAuxJobsStuck": gauge("stuck_pods"),
     "IstioAuxPodsBlocked": gauge("blocked_pods"),
+    "IstioAuxPodsNotStarted": gauge("unstarted_pods"),
     "IstioAuxProxiesLost": gauge("lost_pods"),
     "IstioAuxPodsWithoutSidecar": gauge("unmeshed_pods"),
     "IstioAuxJobsSuspended": gauge("suspended_jobs"),

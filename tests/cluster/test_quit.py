@@ -255,7 +255,7 @@ def status(phase: str, *, exited: bool) -> dict[str, Any]:
     ("selection", "fields"),
     [
         (
-            actions.RUNNING_JOBS,
+            actions.JOBS,
             {"status.phase": "Running", "spec.restartPolicy": not_equal("Always")},
         ),
         (actions.NOT_TERMINAL, {"status.phase": not_in(["Succeeded", "Failed"])}),

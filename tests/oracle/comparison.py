@@ -156,11 +156,12 @@ def compare(kubelet: Kubelet, verdict: Verdict, ours: Explained) -> Comparison:
 
 
 def _containers(case: Case, verdict: Verdict, ours: Explained) -> Iterator[str | Caution]:
-    done = verdict.done or {}
-    if unknown := {*done} ^ {*ours.containers}:
+    done = verdict.done or {}  # Without init containers, which the kubelet asks in another place.
+    containers = {name: each for name, each in ours.containers.items() if each.role != "init"}
+    if unknown := {*done} ^ {*containers}:
         yield f"only one of them has a verdict on {', '.join(sorted(unknown))}"
         return
-    for name, judged in ours.containers.items():
+    for name, judged in containers.items():
         if judged.finished and not done[name]:
             yield f"{name}: finished ({judged.why}), but the kubelet may start it again"
         elif done[name] and not judged.finished:

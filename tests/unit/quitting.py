@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.injector.watcher import Namespaces
-from istio_aux.kube.actions import RUNNING_JOBS
+from istio_aux.kube.actions import JOBS
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import Backoff
@@ -154,7 +154,7 @@ async def at_work(
         backoff = Backoff(0.02, 0.1)
         spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
         jobs = Watch(
-            client, "/api/v1/pods", Pod, running, backoff=backoff, selection=RUNNING_JOBS,
+            client, "/api/v1/pods", Pod, running, backoff=backoff, selection=JOBS,
         )  # fmt: skip
         async with background(spaces.run()), background(jobs.run()), background(events.run()):
             world = World(api, running, telemetry)

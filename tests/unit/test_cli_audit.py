@@ -121,7 +121,7 @@ training   pod/job-2  1     lost   unknown  unknown            every payload con
 
 2 pods are kept by istio-proxy since 2026-11-21 11:55Z; the requests of 2 cannot be read
 
-selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unmeshed: 0"""
+selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unstarted: 0, unmeshed: 0"""
 
 
 def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
@@ -132,9 +132,11 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
         finding("lost", name="job-2", since=None),
     ]
     assert table(Audit(found, 812, 3)) == TABLE
-    assert table(Audit([], 7)) == "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
+    assert (
+        table(Audit([], 7)) == "pods: 7; stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0"
+    )
     shown = table(Audit([finding("unmeshed")], 7, None, 3))
-    assert shown.endswith("lost: 0, unmeshed: 1 (unknown: 3)")
+    assert shown.endswith("unstarted: 0, unmeshed: 1 (unknown: 3)")
 
 
 def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:

@@ -117,6 +117,9 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
     assert found(silent, everywhere).judge(OVER, {}, None).action == "quit"
 
 
+LATER = "2100-01-01T00:00:00Z"
+
+
 async def explained(ask: Ask, api: Istio, *more: str) -> Shown:
     api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
     await put_pod(api, "job", {"main": exited(0), "istio-proxy": RUNNING}, namespace="team")
@@ -139,7 +142,7 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
         api.put("nodes", {"metadata": {"name": "node-1"}, "status": kubelet})
         for name in ("a", "b"):
             await put_pod(
-                api, name, {"main": exited(1), "istio-proxy": RUNNING}, namespace="team",
+                api, name, {"main": exited(1, at=LATER), "istio-proxy": RUNNING}, namespace="team",
                 details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
                 restart="OnFailure",
             )  # fmt: skip

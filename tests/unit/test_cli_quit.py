@@ -116,7 +116,8 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
     async with cluster:
         await cluster.pod("mnist-0", job="mnist")
         await cluster.pod("at-work", main=RUNNING)
-        await cluster.pod("restarted", main=exited(1), restart="OnFailure")
+        late = exited(1, at="2100-01-01T00:00:00Z")
+        await cluster.pod("restarted", main=late, restart="OnFailure")
         await cluster.pod("service", restart="Always")
         await cluster.pod("refuses", annotations={"istio-aux.io/quit": "false"})
         await cluster.pod("elsewhere", namespace="other")

@@ -69,6 +69,7 @@ SHOWN = [
     {"capability": Capability.CLASSIC},
     {"lost_total": 1},
     {"blocked_total": 1},
+    {"unstarted_total": 1},
     {"injectors": [replace(INJECTOR, why="it does not")]},
     {"injector_live": None},
     {"capability_why": "a webhook drops restartPolicy"},
@@ -99,6 +100,7 @@ UNSEEN: list[dict[str, Any]] = [
     # Containers that end a little apart, and a proxy and its payload.
     {"blocked_pods": [replace(LOST, lasting=False)]},
     {"lost_pods": [replace(LOST, lasting=False)]},
+    {"unstarted_pods": [LOST]},  # The totals and the holders show them.
     {"injectors": [replace(INJECTOR, since=LATER)]},
     {"holders": [replace(HOLDER, since=LATER, text="3 pods are kept since")]},
     {"unmeshed_pods": [replace(POD, since=LATER)]},

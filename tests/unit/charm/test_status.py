@@ -214,12 +214,13 @@ def test_pods_that_the_workload_does_not_list_are_counted(unit: Unit) -> None:
     unit.process.namespaces = ["team-a"]
     unit.process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(4)]
     totals = {"stuck-total": 900, "lost-total": 700, "blocked-total": 600, "selected-total": 501}
+    totals["unstarted-total"] = 500
     unit.process.more = totals
 
     assert unit.run() == testing.ActiveStatus(
         WELL.replace("2 namespaces", "501 namespaces")
         + "; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 897 more"
-        "; 700 lost their proxy; 600 blocked"
+        "; 700 lost their proxy; 600 blocked; 500 not started"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import jsonpatch
@@ -17,7 +18,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.quit.rules import Quit, Way
 from unit.istio import decision, proxyconfig, sidecar
-from unit.rules.pods import RUNNING, exited, judged, statuses
+from unit.rules.pods import RUNNING, exited, judged, moment, statuses
 from unit.rules.starting import patched
 from unit.rules.table import decide
 
@@ -26,6 +27,7 @@ REFUSED = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: false"}
 OLD, NEW = ("v1.32.2",), ("v1.34.4", "v1.33.0")
 ASKED = "sidecars are native on request"
 NEVER = "Istio makes no native sidecars, not even on request"
+JUST_OVER = moment(datetime(2026, 11, 21, 8, 16, 30, tzinfo=UTC))
 AGENT = (15020, (Way.EXEC, Way.PORT_FORWARD, Way.ENVOY))
 
 
@@ -175,6 +177,6 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     told = (decided.status_port, decided.ways) if isinstance(decided, Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
     assert seen == (found.alone, found.started, found.says, found.why, found.quits)
-    finding = report.audit(over, None, judged(over), lambda _: Expectation(True, ""))
+    finding = report.audit(over, None, judged(over, JUST_OVER), lambda _: Expectation(True, ""))
     state = finding.state if isinstance(finding, report.Finding) else None
     assert state == ("stuck" if told else None)

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from istio_aux.cli import report
+from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
 from istio_aux.quit.rules import KATIB_FIX, Action, Ignore, Quit, Report, Wait
-from unit.rules.pods import EMPTY, MISSING, RUNNING, State, document, exited, job, waiting
+from unit.rules.pods import (
+    EMPTY,
+    MISSING,
+    RUNNING,
+    State,
+    document,
+    exited,
+    job,
+    judged,
+    moment,
+    statuses,
+    waiting,
+)
 from unit.rules.table import Row, blockers, decide, pair, table
 
 DIND: dict[str, State] = {"main": exited(0), "dind": RUNNING}
 FAILED: dict[str, State] = {"main": exited(1), "dind": RUNNING}
 IGNORING: dict[str, Any] = {"annotations": {SIDECARS: "dind=ignore"}}
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
+END = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)  # Of every container that has ended.
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
 
 
@@ -35,6 +51,15 @@ def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -
             restart="OnFailure",
             phase="Pending",
         ),
+        case("a proxy that crashes again and again",
+             {"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, "istio-proxy",
+             restart="OnFailure"),
+        case("a proxy whose image cannot be pulled",
+             {"main": exited(0), "istio-proxy": waiting("ImagePullBackOff")}, "istio-proxy",
+             phase="Pending"),
+        case("a proxy that the kubelet starts again after each exit",
+             {"main": exited(0)}, "istio-proxy",
+             details={"istio-proxy": {"restartPolicy": "Always"}}),
         case("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
         case("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
         case("an end that nobody waits for counts for nothing",
@@ -65,6 +90,13 @@ def native(sentence: str, containers: dict[str, State], *by: str, **fields: Any)
              {"main": exited(0), "istio-proxy": exited(0), "dind": exited(0)}, **IGNORING),
         native("a container that nobody ends", DIND, "dind"),
         native("an ignored container", DIND, "dind", **IGNORING),
+        native("the proxy itself, in its grace period", {"main": exited(0)}, "istio-proxy"),
+        case("of native sidecars the last one, for which the kubelet waits before it ends others",
+             {"main": exited(0)}, "shipper",
+             sidecars={"istio-proxy": RUNNING, "shipper": RUNNING, "gone": exited(0)}),
+        case("a native sidecar that outlives a classic proxy",
+             {"main": exited(0), "istio-proxy": exited(0)}, "shipper",
+             sidecars={"shipper": RUNNING}),
         native("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
         native("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
         native("nobody: the payload runs, and an ignored container has ended",
@@ -85,6 +117,133 @@ def test_who_holds_a_pod_whose_proxy_keeps_it_from_nothing(
     assert isinstance(decision, Ignore), decision
     assert blockers(decision) == by
     assert all(f"{name} (" in decision.reason for name in by)
+
+
+MADE = waiting("PodInitializing")
+CRASHES, PULLS = waiting("CrashLoopBackOff"), waiting("ImagePullBackOff")
+SET_UP = {"istio-init": exited(0)}
+EARLY = "fetch runs before istio-proxy: `istio-aux.io/start: native` has the proxy start first"
+
+
+def starting(
+    inits: dict[str, State], main: State = MADE, *, started: str = "", restarts: int = 0,
+    phase: str = "Pending", **fields: Any,
+) -> Pod:  # fmt: skip
+    """A pod with these init containers, those without ``-init`` in their names being native."""
+    plain = {"istio-init", "istio-validation", "fetch"}
+    spec = [{"name": n} | ({} if n in plain else {"restartPolicy": "Always"}) for n in inits]
+    shown = [
+        each | {"started": each["name"] == started, "restartCount": restarts}
+        for each in statuses(inits)
+    ]
+    classic = {} if "istio-proxy" in inits else {"istio-proxy": MADE}
+    status = {"initContainerStatuses": shown}
+    made = {"spec": {"initContainers": spec}, "status": status, "phase": phase}
+    return job({"main": main, **classic}, **made, **fields)
+
+
+def start(sentence: str, by: str, because: str, inits: dict[str, State], **fields: Any) -> Any:
+    return pytest.param(inits, fields, by, because, id=sentence)
+
+
+@pytest.mark.parametrize(
+    ("inits", "fields", "by", "because"),
+    [
+        start("a native proxy that never gets ready", "istio-proxy", "(running, not ready)",
+              {**SET_UP, "istio-proxy": RUNNING}),
+        start("a native proxy that cannot start", "istio-proxy", "(exited 128 (StartError), will",
+              {**SET_UP, "istio-proxy": exited(128, "StartError")}),
+        start("a native proxy whose image cannot be pulled", "istio-proxy", "ImagePullBackOff",
+              {**SET_UP, "istio-proxy": PULLS}),
+        start("another native sidecar", "shipper", "(waiting: CrashLoopBackOff)",
+              {**SET_UP, "istio-proxy": RUNNING, "shipper": CRASHES}, started="istio-proxy"),
+        start("Istio's check of the network", "istio-validation", "(running)",
+              {"istio-validation": RUNNING, "fetch": MADE}),
+        start("an init container of its own that fails again and again", "fetch", EARLY,
+              {"fetch": CRASHES, "istio-init": MADE}, restart="OnFailure"),
+        start("the same while it runs", "fetch", "(running)", {"fetch": RUNNING}, restarts=3),
+        start("an init container of its own whose image cannot be pulled", "fetch", "BackOff); f",
+              {"fetch": PULLS}),
+    ],
+)  # fmt: skip
+def test_who_keeps_a_payload_from_starting(
+    inits: dict[str, State], fields: dict[str, Any], by: str, because: str
+) -> None:
+    """istio#51883, istio#52370, istio#23457, istio#53150, gcs-fuse-csi-driver#1619."""
+    decision = decide(starting(inits, **fields))
+    assert isinstance(decision, Wait), decision
+    assert (blockers(decision), decision.stage) == ((by,), "unstarted")
+    assert decision.reason.startswith(f"the payload has not started: {by} (")
+    assert because in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("inits", "fields", "by", "because"),
+    [
+        start("an init container of its own that works", "", EARLY, {"fetch": RUNNING}, restarts=2),
+        start("the same after a native proxy", "", "istio-proxy is a native sidecar",
+              {"istio-proxy": RUNNING, "fetch": RUNNING}, started="istio-proxy"),
+        start("the image of the proxy is on its way", "", "", {"istio-proxy": MADE}),
+        start("the image of the payload cannot be pulled", "", "not finished: main (waiting: Ima",
+              {**SET_UP}, main=PULLS),
+        start("no node is found", "", "no status yet", {"istio-init": MISSING}, main=MISSING),
+        start("it is being deleted", "", "deleted", {"istio-proxy": RUNNING}, deleting=True),
+        start("it is a server", "", "Always", {"istio-validation": RUNNING}, restart="Always"),
+        start("it has failed", "", "phase Failed", {"istio-validation": exited(1)}, phase="Failed"),
+    ],
+)  # fmt: skip
+def test_nobody_keeps_a_payload_from_starting(
+    inits: dict[str, State], fields: dict[str, Any], by: str, because: str
+) -> None:
+    """A download may take hours."""
+    decision = decide(starting(inits, **fields))
+    assert blockers(decision) == ()
+    assert because in decision.reason
+
+
+def test_init_containers_that_have_not_ended_are_in_the_table() -> None:
+    pod = starting({"istio-proxy": RUNNING, "fetch": MADE, "istio-init": exited(0)})
+    table = report.explain(pod, judged(pod)).containers
+    assert {name: (it.role, it.why) for name, it in table.items()} == {
+        "istio-proxy": ("sidecar", "running, not ready"),
+        "fetch": ("init", "waiting: PodInitializing"),
+        "main": ("payload", "waiting: PodInitializing"),
+    }
+
+
+@pytest.mark.parametrize("fields", [{"containers": {"istio-proxy": RUNNING}}, NATIVE], ids=str)
+@pytest.mark.parametrize(("minutes", "by"), [(14, ()), (16, ("main",))])
+def test_a_payload_that_the_kubelet_forgets_to_start_again_is_named(
+    fields: dict[str, Any], minutes: int, by: tuple[str, ...]
+) -> None:
+    """kubernetes#137146. A back-off of 5 min at most is no end: it is reported as waiting."""
+    pod = job({"main": exited(1), **fields.get("containers", {})}, restart="OnFailure",
+              **{key: it for key, it in fields.items() if key == "sidecars"})  # fmt: skip
+    decision = decide(pod, now=moment(END, minutes * 60))
+    assert blockers(decision) == by
+    late = "; the kubelet has not started main again for long"
+    assert decision.reason.endswith(late) is bool(by)
+
+
+@pytest.mark.parametrize(
+    ("pod", "state"),
+    [
+        (job({"main": exited(0)}, **NATIVE), "blocked"),
+        (starting({**SET_UP, "istio-proxy": RUNNING}), "unstarted"),
+    ],
+    ids=["ends", "starts"],
+)
+def test_a_native_sidecar_holds_each_pod_for_a_moment_which_a_command_does_not_tell(
+    pod: Pod, state: str
+) -> None:
+    """By the times of the pod alone; since when its proxy could have been ready is known, too."""
+
+    def found(seconds: float) -> Any:
+        judgement = judged(pod, moment(END, seconds))
+        return report.audit(pod, None, judgement, lambda _: Expectation(True, ""))
+
+    assert found(59) is None
+    assert (found(60).state, found(60).by, found(60).since) == (state, ("istio-proxy",), END)
 
 
 COLLECTOR = "metrics-logger-and-collector"

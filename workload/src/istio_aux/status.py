@@ -48,7 +48,8 @@ RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any
 def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
     """What the charm shows of a status: without times, counters and numbers of attempts."""
     return (
-        status.stuck_total, status.blocked_total, status.lost_total, status.unmeshed_total,
+        status.stuck_total, status.blocked_total, status.lost_total, status.unstarted_total,
+        status.unmeshed_total,
         status.called_before_us, status.capability, status.capability_why, status.certificate,
         status.injector_live, status.selected_namespaces, status.selected_total,
         status.unmeshed_unknown, status.applications,
@@ -69,7 +70,7 @@ def page(
 ) -> PodPage:
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
-    ``pods`` are all, in the order of `place`. ``holders`` are those of stuck and blocked pods.
+    ``pods`` are all, in the order of `place`. ``holders`` are those of `answers.HELD`.
     """
     namespace, _, name = after.partition("/")
     begin = bisect_right(pods, (namespace, name), key=place)
@@ -163,7 +164,7 @@ def application(
             after=query.get("after", ""),
             limit=int(limit),
             leader=leader,
-            holders=holders if {"stuck", "blocked"} & {*states} else (),
+            holders=holders if answers.HELD & {*states} else (),
         )
         return web.Response(
             body=printable_json(msgspec.json.encode(shown)), content_type="application/json"

@@ -39,8 +39,8 @@ from istio_aux.status import Kept, listed, place, send_notices
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Need, Surroundings
 
-_TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost")  # Of proxies, as `/pods` shows them.
-_HELD = {"stuck", "blocked"}
+# As `/pods` shows them.
+_TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost", "unstarted")
 
 
 class Wiring:
@@ -122,7 +122,7 @@ class Wiring:
         return self._watches.add(
             "pods", actions.PODS, Pod, *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
-            selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
+            selection=actions.NOT_TERMINAL if repairs else actions.JOBS,
         ).synced  # fmt: skip
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -164,9 +164,9 @@ class Wiring:
             totals[state] += pod.lasting
             if state in listed and len(listed[state]) < answers.LONGEST:
                 listed[state].append(pod)
-            if state in _HELD and pod.lasting:
+            if state in answers.HELD and pod.lasting:
                 held.append(pod)
-        stuck, blocked, lost = (listed[state] for state in _TROUBLES)
+        stuck, blocked, lost, unstarted = (listed[state] for state in _TROUBLES)
         holders = (yield from answers.group(held))[: answers.MOST]
         # They are counted when the list is made: pods are decided on between two slices of this.
         total, unknown = map(self._repair.store.count, (Sidecar.MISSING, Sidecar.UNKNOWN))
@@ -197,6 +197,8 @@ class Wiring:
             blocked_total=totals["blocked"],
             lost_pods=lost,
             lost_total=totals["lost"],
+            unstarted_pods=unstarted,
+            unstarted_total=totals["unstarted"],
             holders=holders,
             race=self._settings.repair_policy.race,
             unmeshed_pods=unmeshed,

@@ -22,7 +22,7 @@ from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Action, decide, performed
+from istio_aux.quit.rules import Action, decide_once, performed
 from istio_aux.quit.state import QuitScope
 from istio_aux.settings import Settings
 
@@ -137,7 +137,7 @@ class Installations(msgspec.Struct, frozen=True):
         """
         ours, left_out = self.of(pod, labels)
         facts = PodFacts(pod, ours.policy(sidecars), kubelet)
-        decision = decide(facts, now)
+        decision = decide_once(facts, now)
         action, reason = performed(decision, ours.settings.quit)
         if not left_out or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason, "")

@@ -38,7 +38,7 @@ from istio_aux.model.resources import Requests
 from istio_aux.model.text import listed
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait, decide
+from istio_aux.quit.rules import Ignore, Quit, Wait, decide_once
 from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
@@ -71,8 +71,8 @@ async def free(client: Client, request: ClusterRequest) -> int:
     # As the installation treats pods, but that no pod is deleted.
     policy = structs.replace(found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT)
     run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
-    running_jobs = {} if request.targets else actions.RUNNING_JOBS
-    async for each in workloads.find(client, request, running_jobs):
+    jobs = {} if request.targets else actions.JOBS
+    async for each in workloads.find(client, request, jobs):
         if isinstance(each, Pod):
             run.consider(each, await cluster.kubelet_of(client, each, kubelets))
         else:
@@ -108,7 +108,7 @@ class _FreeRun:
         to pods that are named.
         """
         facts, named = PodFacts(pod, self._policy, kubelet), bool(self._request.targets)
-        decision, phase = decide(facts, system_clock()), pod.status.phase
+        decision, phase = decide_once(facts, system_clock()), pod.status.phase
         outcome: QuitResult = "kept"
         reason, requests, running = decision.reason, resources.requests(pod), phase == "Running"
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
@@ -158,7 +158,7 @@ class _FreeRun:
         for namespace in sorted(scope):
             path = actions.collection("v1", "pods", namespace)
             name = f"pods of {namespace or 'all namespaces'}"
-            self._watches.add(name, path, Pod, self, selection=actions.RUNNING_JOBS)
+            self._watches.add(name, path, Pod, self, selection=actions.JOBS)
         works = (*self._watches.work().values(), self._events.run)
         async with running(*(work() for work in works)):
             clock, patience = asyncio.get_running_loop().time, self._request.patience
@@ -189,7 +189,7 @@ class _FreeRun:
         state = self._quit.known.get(key)
         if state is None:
             return False
-        exited = isinstance(state.decision, Ignore) and not state.decision.blocked_by
+        exited = isinstance(state.decision, Ignore) and state.asks_for in {None, "ending"}
         return exited or state.left or state.asks_for == "quit"
 
     def _outcome(self, key: Key) -> QuitVerdict:

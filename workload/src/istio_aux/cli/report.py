@@ -19,7 +19,7 @@ from istio_aux.cli.installation import Installations, Judgement, Labels
 from istio_aux.cli.preflight import CHECKS, OTHERS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
-from istio_aux.model.answers import MOST, Holder, TroubledPod, group
+from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
 from istio_aux.model.documents import whole
 from istio_aux.model.ending import cut_off, killed
 from istio_aux.model.owners import controller
@@ -29,14 +29,15 @@ from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
-from istio_aux.quit.rules import Action, Quit, Report, Wait
+from istio_aux.quit.rules import Action, Ignore, Quit, Wait
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import ReportUnmeshed, as_admitted, decide
 from istio_aux.start.plan import bad_values, effective_start
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
 
-State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
+# `audit --help` says what they mean.
+State = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed"]
 
 QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
@@ -67,7 +68,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime | None = None
     state: State
     # When the last finished payload container ended, or the proxy of a lost pod, or when an
-    # unmeshed pod was created; None if the kubelet does not say.
+    # unstarted pod could have started, or an unmeshed one was created; None: unknown.
     since: datetime | None
     action: str  # What is done about the pod: see `installation.Judgement`.
     reason: str
@@ -91,8 +92,8 @@ class Audit(msgspec.Struct, frozen=True):
     installations: Installations = Installations()  # Whose settings these are.
 
     def holders(self) -> list[Holder]:
-        """What holds the stuck and the blocked pods; the JSON names of each are a contract."""
-        kept = (each for each in self.findings if each.state in {"stuck", "blocked"})
+        """What holds pods; the JSON names of each are a contract."""
+        kept = (each for each in self.findings if each.state in HELD)
         troubled = (msgspec.convert(each, TroubledPod, from_attributes=True) for each in kept)
         return whole(group(troubled))
 
@@ -134,7 +135,7 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
     ends = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
     return Explanation(
         **pod.metadata.key._asdict(), action=judged.action, reason=reason,
-        containers=dict(judged.facts.containers), start="; ".join(notes) or None,
+        containers=judged.facts.table, start="; ".join(notes) or None,
         end=cut_off(pod) if ends else killed(pod),
         installation=judged.installation.name, state=_state(pod, decision), free=free,
     )  # fmt: skip
@@ -177,10 +178,10 @@ def audit(
         **_listed(pod),
         action=judged.action,
         reason=decision.reason,
-        containers=dict(facts.containers),
+        containers=facts.table,
         left_out=judged.left_out,
         state=state,
-        since=facts.ended(PROXY) if state == "lost" else facts.payload_ended,
+        since=facts.ended(PROXY) if state == "lost" else facts.held_since,
         by=tuple(by),
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
@@ -189,12 +190,12 @@ def audit(
 
 def _state(pod: Pod, decision: Action) -> State | None:
     """The state of a pod; None when all is well."""
-    if pod.status.phase != "Running":  # The quit controller handles no other phase.
+    phase = pod.status.phase  # The quit controller handles no other one.
+    if decision.blocked_by and phase in {"Pending", "Running"}:
+        return "unstarted" if decision.stage == "unstarted" else "blocked"
+    if phase != "Running" or isinstance(decision, Ignore | Wait):
         return None
-    if isinstance(decision, Quit):
-        return "stuck"
-    blocked = "blocked" if decision.blocked_by else None
-    return "lost" if isinstance(decision, Report) else blocked
+    return "stuck" if isinstance(decision, Quit) else "lost"
 
 
 def _listed(pod: Pod) -> dict[str, Any]:
@@ -271,7 +272,7 @@ def audit_text(
 def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
     """What each of the first holders holds."""
     lines = _most([each.text for each in holders], "holders", terminal)
-    return "\n".join(lines) or "no pod is stuck or blocked"
+    return "\n".join(lines) or "nothing holds a pod"
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:

@@ -33,10 +33,10 @@ COLOURS = {
     word: style
     for style, words in {
         Style.GOOD: "quit ok yes freed would-free gone ended restarted would-restart",
-        Style.ODD: "wait blocked kept note no",
+        Style.ODD: "wait blocked unstarted kept note no",
         Style.BAD: "report stuck problem",
         Style.LOST: "unknown lost unmeshed",
-        Style.FAINT: "ignore sidecar ignored",
+        Style.FAINT: "ignore sidecar ignored init",
     }.items()
     for word in words.split()
 }

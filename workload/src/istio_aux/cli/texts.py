@@ -44,7 +44,7 @@ Logs JSON lines on stdout. SIGTERM stops it after the work in flight; a second
 SIGTERM stops it at once.""",
     ),
     "audit": (
-        "list the pods of a cluster whose proxy outlived their payload, or is missing",
+        "list the pods of a cluster that hang because of a sidecar, or have none",
         """\
 examples:
   istio-aux audit
@@ -57,13 +57,17 @@ Reads all unfinished pods, and changes nothing. A row is for the pods of an
 owner that have one state for one reason; `istio-aux explain NAME` has each pod.
 States:
   stuck     every payload container is finished, and the proxy still runs
-  blocked   some payload containers are finished, and others, which the reason
-            names, are not; or an annotation is invalid
+  blocked   payload containers are finished, and others, which the reason names,
+            keep the pod, or a proxy that cannot exit; or an annotation is
+            invalid
   lost      the proxy ended, and a payload container may still run
+  unstarted the payload has not started, because of the container that the
+            reason names: a sidecar that is not ready, or that cannot run
   unmeshed  there is no proxy, although Istio would inject one today
 SINCE is when the last finished container ended; for a lost pod, when its proxy
-ended; for an unmeshed pod, when it was created. Jobs whose pods were refused in
-the last 15 minutes are lines on stderr.
+ended; for an unstarted pod, when its payload could have started; for an
+unmeshed pod, when it was created. Jobs whose pods were refused in the last 15
+minutes are lines on stderr.
 
 Exit status: 1 if something cannot be read, 2 if the credentials cannot be used.""",
     ),

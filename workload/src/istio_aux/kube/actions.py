@@ -24,9 +24,9 @@ from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
 
-# Pods that repair watches, and the fewer pods whose proxy may have to quit.
+# Pods that repair watches, and the fewer pods that are meant to end.
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
+JOBS = {"fieldSelector": f"{NOT_TERMINAL['fieldSelector']},spec.restartPolicy!=Always"}
 
 # Seconds from the sending of a read to that of what rests on it: an exec, a restart. Both name the
 # pod by its name: meanwhile another pod may have got it.

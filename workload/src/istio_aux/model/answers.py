@@ -73,19 +73,20 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A stuck, blocked or lost pod in `/status`."""
+    """A stuck, blocked, lost or unstarted pod in `/status`."""
 
     namespace: str
     name: str
     uid: str
     reason: str
-    # End of the payload of a stuck pod, or of the part of it that has ended.
+    # End of the payload, or of the part of it that has ended; of an unstarted pod, when it could
+    # have started.
     since: datetime | None = None
     attempts: int | None = None  # To make the proxy of a stuck pod exit.
     # Containers that block a pod; of a stuck pod the sidecar that does not exit, if it is not the
     # proxy.
     by: tuple[str, ...] = ()
-    requests: Requests | None = None  # What a stuck or blocked pod holds; None: unknown.
+    requests: Requests | None = None  # What a pod of `HELD` holds; None: unknown.
     # The setting that ends what blocks a pod, if one is known; the reason has it too.
     fix: str = ""
     # False while it may pass: most containers end a little apart, and so do a proxy and its payload
@@ -165,7 +166,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     stuck_pods: list[TroubledPod]
     blocked_pods: list[TroubledPod]
     lost_pods: list[TroubledPod]
-    holders: list[Holder]  # Of stuck and blocked pods, at most `MOST`.
+    holders: list[Holder]  # Of pods of `HELD`, at most `MOST`.
     race: str
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `LONGEST`.
     unmeshed_total: int
@@ -188,9 +189,12 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     stuck_total: int = 0
     blocked_total: int = 0
     lost_total: int = 0
+    unstarted_pods: list[TroubledPod] = []
+    unstarted_total: int = 0
 
 
-STATES = ("unmeshed", "stuck", "blocked", "lost")
+STATES = ("unmeshed", "stuck", "blocked", "lost", "unstarted")
+HELD = frozenset({"stuck", "blocked", "unstarted"})  # States in which containers hold a pod.
 
 
 class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -212,7 +216,7 @@ class PodPage(msgspec.Struct, frozen=True):
     pods: list[ListedPod]
     next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
     leader: bool = False  # Only the leader knows stuck pods.
-    holders: list[Holder] = []  # Of all stuck and blocked pods, if these are asked for.
+    holders: list[Holder] = []  # Of all pods of `HELD`, if these are asked for.
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:

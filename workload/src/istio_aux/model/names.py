@@ -69,6 +69,7 @@ EventReason = Literal[
     "NetworkLost",
     "NoSidecar",
     "PodHeld",
+    "PodNotStarted",
     "ProxyKilled",
     "ProxyLost",
     "ProxyQuit",

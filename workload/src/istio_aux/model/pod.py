@@ -19,6 +19,8 @@ import msgspec
 
 # Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it.
 PROXY = "istio-proxy"
+# Istio's other containers: the first redirects traffic, the second waits for istio-cni to do so.
+ISTIOS_INIT = ("istio-init", "istio-validation")
 
 _LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
 _same = lru_cache(maxsize=4096)(str)
@@ -216,6 +218,8 @@ class ContainerStatus(Struct, frozen=True):
 
     name: str = ""
     state: ContainerState | None = None
+    started: bool | None = None  # Its startup probe has succeeded; null counts as false.
+    restart_count: int = 0
 
 
 class Condition(Struct, frozen=True):
@@ -229,6 +233,7 @@ class PodStatus(Struct, frozen=True):
     """``status``; container statuses come in any order, and any of them may be missing."""
 
     phase: str | None = None
+    start_time: datetime | None = None  # When the kubelet first saw the pod.
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
@@ -294,6 +299,10 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         """Statuses of all containers, regular and init; names are unique within a pod."""
         yield from self.status.container_statuses or ()
         yield from self.status.init_container_statuses or ()
+
+    def status_of(self, name: str) -> ContainerStatus:
+        """The first status of a container; an empty one if the kubelet reports none."""
+        return next((each for each in self.statuses() if each.name == name), ContainerStatus())
 
     @cached_property
     def states(self) -> Mapping[str, ContainerState]:

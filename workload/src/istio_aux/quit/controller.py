@@ -89,22 +89,28 @@ class QuitController:
         self._leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
-        """A pod was created or has changed. Only running pods that end and have a proxy count."""
+        """A pod was created or has changed. Only pods that are to end and have a proxy count.
+
+        Of pods with a native proxy, and of those that do not run yet, nothing is kept unless
+        something is due about them.
+        """
         key = resource.metadata.key
         state = self._states.get(key)
-        if resource.status.phase != "Running" or resource.restart_policy == "Always":
+        pending, native = resource.status.phase == "Pending", resource.has_native_proxy
+        runs = pending or resource.status.phase == "Running"
+        if not runs or resource.restart_policy == "Always":
             if state:
                 self.delete(key)
             return
         if state is None:
-            if not (resource.has_proxy or resource.has_native_proxy):
+            if not (resource.has_proxy or native):
                 return
             state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
         state.left, facts = False, self._facts(resource)
         state.decide_on(facts, self._scope, self._clock())
-        # A native proxy needs no quit. Of its pods, only those that another container holds count.
-        state.left = resource.has_native_proxy and state.asks_for is None
-        if not (resource.has_native_proxy or state.obstacle(self._scope)):
+        due = state.decision.blocked_by if pending else state.asks_for
+        state.left = (pending or native) and not due
+        if not (native or state.left or state.obstacle(self._scope)):
             if why := not_native_because.get(resource.metadata):
                 self._recorder.held(state, why)
             if lost := loses_network(facts):
@@ -174,7 +180,8 @@ class QuitController:
                 found.append(trouble)
                 counts[trouble[0]] += scope.leading
                 if scope.leading and trouble[1].requests:
-                    kept["other" if trouble[0] == "blocked" else PROXY] += trouble[1].requests
+                    by = trouble[1].by if trouble[0] != "stuck" else ()
+                    kept[PROXY if not by or PROXY in by else "other"] += trouble[1].requests
         self._recorder.surveyed(counts, kept)
         return (yield from in_order(found, lambda each: _age(each[1])))
 

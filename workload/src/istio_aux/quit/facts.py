@@ -9,7 +9,14 @@ from typing import Literal
 
 from istio_aux.model import annotations, resources
 from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
-from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
+from istio_aux.model.kubelet import (
+    OBEYS,
+    Kubelet,
+    being_made,
+    depends_on_kubelet,
+    finished,
+    restarting_all,
+)
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
@@ -17,7 +24,7 @@ from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combi
 
 _NO_STATE = ContainerState()
 
-Role = Literal["payload", "sidecar", "ignored"]
+Role = Literal["payload", "sidecar", "ignored", "init"]
 
 
 class ContainerVerdict(Struct, frozen=True):
@@ -60,6 +67,34 @@ class PodFacts:
             why = f"{why}; ignored: {cause}" if cause else why
             verdicts[container.name] = ContainerVerdict(role=role, finished=done, why=why)
         return verdicts
+
+    @cached_property
+    def initializing(self) -> Mapping[str, ContainerVerdict]:
+        """The init containers that are still to end or, if they are native, to start, in order.
+
+        The kubelet starts one after another (kuberuntime computeInitContainerActions). There are
+        none once another container has started, and none that the kubelet does not report.
+        """
+        verdicts, pod = dict[str, ContainerVerdict](), self.pod
+        if not all(being_made(pod.states.get(container.name)) for container in pod.containers):
+            return verdicts
+        for container in pod.init_containers:
+            state, native = pod.states.get(container.name), container.restart_policy == "Always"
+            ended = state and state.terminated and state.terminated.exit_code == 0
+            if state is None or (pod.status_of(container.name).started if native else ended):
+                continue
+            why = finished(container, pod).why
+            verdicts[container.name] = ContainerVerdict(
+                role="sidecar" if native else "init",
+                finished=False,
+                why=f"{why}, not ready" if native and state.running else why,
+            )
+        return verdicts
+
+    @property
+    def table(self) -> dict[str, ContainerVerdict]:
+        """All verdicts, for people: those of `initializing` first."""
+        return {**self.initializing, **self.containers, **self.initializing}
 
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
@@ -158,9 +193,19 @@ class PodFacts:
         return _zoned(ended.finished_at) if ended else None
 
     @property
+    def held_since(self) -> datetime | None:
+        """Since when other containers may keep the pod from starting, or ending; None: unknown."""
+        if not self.initializing:
+            return self.payload_ended
+        exits = (self.pod.exits.get(each.name) for each in self.pod.init_containers)
+        ended = (each.finished_at for each in exits if each and each.exit_code == 0)
+        return max(filter(None, map(_zoned, (self.pod.status.start_time, *ended))), default=None)
+
+    @property
     def requests(self) -> Requests | None:
-        """What the pod holds, once a part of its payload is finished; None: unknown."""
-        return resources.requests(self.pod) if self.partly_finished else None
+        """What the pod holds that does not work, or works no more in part; None: unknown."""
+        idle = self.partly_finished or self.initializing
+        return resources.requests(self.pod) if idle else None
 
 
 def _zoned(at: datetime | None) -> datetime | None:

@@ -53,7 +53,7 @@ class QuitRecorder(Recorder):
             action=("reported", "deleted", "delete-failed"),
         )  # fmt: skip
         self._kept = gauge(
-            "kept_resources", "What stuck and blocked pods request, by what keeps them.",
+            "kept_resources", "What stuck, blocked and unstarted pods request, by what keeps them.",
             by=KEEPERS, resource=RESOURCES,
         )  # fmt: skip
         self.watched = gauge("watched_pods", "Pods whose proxy may have to quit.")
@@ -61,6 +61,9 @@ class QuitRecorder(Recorder):
             "stuck": gauge("stuck_pods", "Pods whose proxy runs on after several attempts."),
             "blocked": gauge(
                 "blocked_pods", "Pods with finished payload containers that others keep running."
+            ),
+            "unstarted": gauge(
+                "unstarted_pods", "Pods whose payload another container keeps from starting."
             ),
             "lost": gauge(
                 "lost_pods", "Pods whose proxy ended while a payload container may still run."
@@ -133,13 +136,19 @@ class QuitRecorder(Recorder):
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
-                decision = state.decision
-                by, kept = ", ".join(decision.blocked_by), decision.action == "wait"
-                note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                if kept and not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
-                    note += f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
-                event = "ProxyQuitBlocked" if kept else "PodHeld"
-                if self._event_once(state, "Normal", event, note):
+                decision, by = state.decision, ", ".join(state.decision.blocked_by)
+                if decision.stage == "unstarted":
+                    told = self._event_once(state, "Warning", "PodNotStarted", end.reason)
+                elif decision.action == "wait" and PROXY not in decision.blocked_by:
+                    note = f"{PROXY} is kept by {by}: {end.reason}"
+                    if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
+                        how = "NAME=ignore, names those that do not keep it"
+                        note += f"; annotation {SIDECARS}, {how}"
+                    told = self._event_once(state, "Normal", "ProxyQuitBlocked", note)
+                else:
+                    note = f"the pod is kept by {by}: {end.reason}"
+                    told = self._event_once(state, "Normal", "PodHeld", note)
+                if told:
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
                 self._quit(state, task, outcome, end)

@@ -15,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from itertools import pairwise
+from typing import Literal
 
 from msgspec import structs
 
 from istio_aux.model import ending, kept, owners
 from istio_aux.model.annotations import LONGEST_GRACE
-from istio_aux.model.kubelet import should_restart
+from istio_aux.model.kubelet import being_made, should_restart
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
-from istio_aux.model.pod import PROXY, ContainerState, Pod
-from istio_aux.model.policy import DeadProxy, QuitMode
+from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState, Pod
+from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
 from istio_aux.model.sidecars import ENDS_LAST, SidecarRule
 from istio_aux.model.text import listed
 from istio_aux.quit.facts import PodFacts
@@ -51,6 +52,13 @@ GOING = f"the pod is being deleted: {PROXY} is left alone, as its payload may st
 (k8s@1.36 kubelet.go SyncTerminatingPod)."""
 ANNOTATION = "annotation "  # No container has a name with a space.
 
+FAILURES = 3  # Restarts after which an init container counts as one that fails again and again.
+NOT_RESTARTED = 900.0
+"""Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
+and reports that as ``waiting``. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146)."""
+
+Stage = Literal["unstarted", "blocked", "ending"]
+
 
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people.
@@ -58,9 +66,13 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     ``blocked_by`` keeps a pod from completing although a part of its payload is finished: usually
     sidecars that never end, or `ANNOTATION` and its key. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
+
+    ``stage``: ``unstarted`` if they keep the payload from starting; ``ending`` if they are native
+    sidecars alone. Both are usual for a moment, and count once they last.
     """
 
     blocked_by: tuple[str, ...] = ()
+    stage: Stage = "blocked"
     fix: str = ""
 
     @property
@@ -129,29 +141,41 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
     every payload container was finished; None: the clock of the pod's node must do.
     """
-    policy = facts.policy
+    policy, late = facts.policy, _not_restarted(facts, now)
+    if holders := _keeps_from_starting(facts):
+        reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
+        return Wait(reason=reason, blocked_by=tuple(holders), stage="unstarted")
     if reason := next(_nothing_to_do(facts), None):
-        if holders := _holders(facts):
-            reason = f"{reason}; the pod is kept by {_listed(holders)}"
-        return _fixed(Ignore(reason=reason, blocked_by=tuple(holders)), facts)
+        stage, holders = _holders(facts, late)
+        if holders:
+            reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
+        return _fixed(Ignore(reason=reason, blocked_by=tuple(holders), stage=stage), facts)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
         return Report(reason=reason, delete=delete)
     if reason := next(_still_needed(facts), None):
-        return _fixed(Wait(reason=reason, blocked_by=_blockers(facts)), facts)
+        return _fixed(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts)
     if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         return Wait(reason=reason, until=until, target=facts.target)
     rule, reason = next(iter(facts.sidecars), None), FINISHED
     if facts.outlasting:
         reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
-    if rule is None:
-        port = facts.overrides.status_port
-        return Quit(reason=reason, status_port=port, ways=ways_to(port))
-    reason += f"; {rule.container} goes before {PROXY}"
-    return Quit(reason=reason, status_port=rule.port, ways=(Way.PORT_FORWARD,), rule=rule)
+    port = rule.port if rule else facts.overrides.status_port
+    ways = (Way.PORT_FORWARD,) if rule else ways_to(port)
+    reason += f"; {rule.container} goes before {PROXY}" if rule else ""
+    return Quit(reason=reason, status_port=port, ways=ways, rule=rule)
+
+
+def decide_once(facts: PodFacts, now: Moment | None) -> Action:
+    """Decide without a history: by the pod's own times, is it held for longer than is usual?"""
+    decision, since = decide(facts, now), facts.held_since
+    lasts = not (now and since) or now.wall - since.timestamp() >= QuitLimits().blocked_after
+    if decision.stage == "blocked" or lasts:
+        return decision
+    return structs.replace(decision, blocked_by=())
 
 
 def loses_network(facts: PodFacts) -> str:
@@ -238,6 +262,9 @@ def _still_needed(facts: PodFacts) -> Iterator[str]:
         yield "phase Unknown: the node does not report"
     if facts.restarting is not None:
         yield facts.restarting
+    if facts.initializing:
+        name, verdict = next(iter(facts.initializing.items()))
+        yield f"not finished: init container {name} ({verdict.why}){_too_early(facts)}"
     if facts.unfinished:
         yield f"not finished: {_listed(facts.unfinished)}"
     yield from _stays(facts)
@@ -258,31 +285,73 @@ def _stays(facts: PodFacts) -> Iterator[str]:
         yield f"{target} does not run: {facts.containers[target].why}"
 
 
-def _blockers(facts: PodFacts) -> tuple[str, ...]:
+def _too_early(facts: PodFacts) -> str:
+    """What to do about an init container of the payload that runs before a classic proxy."""
+    name, verdict = next(iter(facts.initializing.items()))
+    if verdict.role != "init" or name in ISTIOS_INIT or not facts.pod.has_proxy:
+        return ""
+    return f"; {name} runs before {PROXY}: `istio-aux.io/start: native` has the proxy start first"
+
+
+def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
+    """The container because of which the payload has not started, and its state.
+
+    Istio's count whatever they do (istio#51883, istio#23457), and so do native sidecars
+    (gcs-fuse-csi-driver#1619). An init container of the payload may work for hours, so it counts
+    when it fails again and again. An image on its way, or a pod without a network, is none.
+    """
+    pod = facts.pod
+    ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
+    if not (ends and pod.status.phase == "Pending" and pod.names_proxy and facts.initializing):
+        return {}
+    name, verdict = next(iter(facts.initializing.items()))
+    state, restarts = facts.state(name), pod.status_of(name).restart_count
+    works = verdict.role == "init" and name not in ISTIOS_INIT
+    if being_made(state) or (works and state.running and restarts < FAILURES):
+        return {}
+    return {name: verdict.why}
+
+
+def _not_restarted(facts: PodFacts, now: Moment | None) -> str:
+    """What to add to a reason if a payload container should run again, and does not for long."""
+    if now is None or facts.restarting is not None:
+        return ""
+    ends = ((name, facts.ended(name)) for name in facts.unfinished)
+    late = [n for n, at in ends if at and now.wall - at.timestamp() >= NOT_RESTARTED]
+    return f"; the kubelet has not started {listed(late)} again for long" if late else ""
+
+
+def _blockers(facts: PodFacts, late: str) -> tuple[str, ...]:
     """What keeps the pod although a container is finished: other containers, or an annotation."""
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
     if facts.unfinished:
-        return tuple(facts.unfinished) if facts.partly_finished else ()
+        return tuple(facts.unfinished) if facts.partly_finished or late else ()
     problems = (f"{ANNOTATION}{each.annotation}" for each in facts.overrides.problems)
-    stays = facts.sidecars and any(_stays(facts))
-    return (*problems, *([facts.target] if stays else []))
+    return (*problems, *([facts.target] if any(_stays(facts)) else []))
 
 
-def _holders(facts: PodFacts) -> dict[str, str]:
+def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     """The containers that keep the pod from completing where the proxy does not, each with why.
 
     The kubelet ends a native proxy after all containers, and a classic one may have exited already.
-    Then a container that never ends holds the pod, even if it is ignored (katib#2614).
+    Then a container that never ends holds the pod, even if it is ignored (katib#2614). After those
+    the kubelet ends the native sidecars, the last one first (kuberuntime_termination_order.go),
+    within the grace period of the pod, which may be an hour (istio#36534).
     """
     pod = facts.pod
     ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
     if not ends or facts.restarting is not None or pod.status.phase != "Running":
-        return {}
-    if not (pod.has_native_proxy or facts.proxy_finished) or not facts.finished_payload:
-        return {}
-    verdicts = facts.containers.items()
-    return {n: v.why for n, v in verdicts if v.role != "sidecar" and not v.finished}
+        return "blocked", {}
+    if not (pod.has_native_proxy or facts.proxy_finished):
+        return "blocked", {}
+    if not (facts.finished_payload or late):
+        return "blocked", {}
+    verdicts = facts.containers
+    if others := {n: v.why for n, v in verdicts.items() if v.role != "sidecar" and not v.finished}:
+        return "blocked", others
+    native = [each.name for each in pod.native_sidecars if facts.state(each.name).running]
+    return "ending", {name: verdicts[name].why for name in native[-1:]}
 
 
 def _fixed(decision: Wait | Ignore, facts: PodFacts) -> Wait | Ignore:

@@ -3,8 +3,9 @@
     newest decision                               due
     quit, wait until the end of a grace period    quit
     report                                        report, after lost_after
-    wait, because containers block the pod        blocked, after blocked_after
-    ignore, any other wait                        nothing
+    blocked_by some containers                    its stage: blocked or ending, after blocked_after,
+                                                  or unstarted, after unstarted_after
+    any other                                     nothing
 
 Nothing is due for a pod that left the watch or is not selected, or while another process leads.
 `task` does what is due.
@@ -37,8 +38,8 @@ LAG = 30.0
 MOST_BLOCKERS = 10  # Containers that are kept of those that block a pod: it may have thousands.
 UNDECIDED = rules.Ignore(reason="")
 
-Due = Literal["quit", "report", "blocked"]
-Trouble = Literal["stuck", "blocked", "lost", "would quit"]
+Due = Literal["quit", "report"] | rules.Stage
+Trouble = Literal["stuck", "blocked", "lost", "unstarted", "would quit"]
 
 
 class QuitScope(msgspec.Struct, kw_only=True):
@@ -116,9 +117,9 @@ class PodState:
             self.first_seen = seen if self.asks_for == "quit" else now
             if self.asks_for == "quit":
                 self.witnessed = None if self.seen is None else now.monotonic
-        held = self.asks_for in {"quit", "blocked"}
-        ended = facts.payload_ended if held else None
-        self.since = min(ended, now.date) if ended else None
+        held = self.asks_for not in {None, "report"}
+        since = facts.held_since if held else None
+        self.since = min(since, now.date) if since else None
         self.requests = facts.requests if held else None
         self.version, self.seen = version, now.monotonic
         if self.task:
@@ -141,14 +142,14 @@ class PodState:
             return "quit"
         if isinstance(self.decision, Report):
             return "report"
-        return "blocked" if self.decision.blocked_by else None
+        return self.decision.stage if self.decision.blocked_by else None
 
     def begins(self, limits: QuitLimits) -> float | None:
         """When to do it, by the monotonic clock; None: now."""
         if self.asks_for == "quit" or self.first_seen is None:
             return self.until.monotonic if self.until else None
-        delay = limits.lost_after if self.asks_for == "report" else limits.blocked_after
-        return self.first_seen.monotonic + delay
+        delays = {"report": limits.lost_after, "unstarted": limits.unstarted_after}
+        return self.first_seen.monotonic + delays.get(self.asks_for or "", limits.blocked_after)
 
     def settle(self, decision: rules.Action) -> bool:
         """Note that everything ``decision`` asks for is done, if it is the newest decision."""
@@ -174,14 +175,15 @@ class PodState:
         return None if self.left or self.settled or self.obstacle(scope) else self.asks_for
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
-        """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
+        """What is wrong with the pod, if anything is."""
         decision, reason, task = self.decision, self.decision.reason, self.task
         if self.left or self.left_out(scope):
             return None
         failure, begins = task.failure if task else "", self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
-        if decision.blocked_by:
-            return "blocked", TroubledPod(
+        if decision.blocked_by and (lasting or decision.stage == "blocked"):
+            state = "unstarted" if decision.stage == "unstarted" else "blocked"
+            return state, TroubledPod(
                 *self.key, reason, self.since, by=decision.blocked_by,
                 requests=self.requests, fix=decision.fix, lasting=lasting,
             )  # fmt: skip

@@ -68,7 +68,7 @@ class QuitOutcome(StrEnum):
     DRY_RUN = "dry-run"  # The proxy would be told to exit now.
     REPORTED = "reported"  # A second check confirmed that the pod is lost.
     DELETED = "deleted"  # The pod that lost its proxy is deleted.
-    BLOCKED = "blocked"  # Containers have kept the pod from completing for long.
+    BLOCKED = "blocked"  # Containers have kept the pod from starting or completing for long.
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -170,7 +170,7 @@ class Task:
         begins = self.state.begins(scope.limits)
         if begins is not None and now.monotonic < begins:
             return Sleep(max(SHORTEST, begins - now.monotonic))
-        if self.due == "blocked":
+        if self.due not in {"quit", "report"}:
             self.state.settled = True
             return End(QuitOutcome.BLOCKED, self.state.decision.reason)
         return Look()

@@ -35,7 +35,7 @@ from istio_aux.model.annotations import (
     workflow_node,
 )
 from istio_aux.model.owners import BATCH, api_of, controller
-from istio_aux.model.pod import PROXY, Container, OwnerReference, Pod, Struct
+from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.text import one_line
 from istio_aux.model.wish import Wish
@@ -45,7 +45,6 @@ from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_con
 WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
 
 # What the injector adds beside the proxy (istio injection-template.yaml).
-_ISTIOS_INIT = ("istio-init", "istio-validation")
 
 FIRST = "/spec/containers/0"  # JSON Pointer.
 _ABSENT = f"no container is called {PROXY}"
@@ -166,7 +165,7 @@ def _proxy_first(pod: Pod, order: _Order) -> bool:
 
 def before_injection(pod: Pod) -> Pod:
     """The pod without its sidecar, as its controller creates the next one."""
-    added = {PROXY, *_ISTIOS_INIT}
+    added = {PROXY, *ISTIOS_INIT}
     kept = {**(pod.metadata.annotations or {})}
     kept.pop(INJECTED, None)
     if kept.pop(NOT_NATIVE, None) is not None:  # Then admission has asked for a classic one.
