@@ -252,9 +252,12 @@ async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_
     """The watch shows no exit code of a pod that has ended, and most proxies have enough time."""
     short = {"terminationGracePeriodSeconds": 0}
     async with cluster() as world:
-        for phase, proxy in (("Running", RUNNING), ("Succeeded", exited(137))):
+        for phase, main, proxy in (
+            ("Running", RUNNING, RUNNING),
+            ("Succeeded", ENDED, exited(137)),
+        ):
             for name, spec in (("job", short), ("well", {})):
-                await world.pod(name, proxy=proxy, native=True, phase=phase, spec=spec)
+                await world.pod(name, main, proxy, native=True, phase=phase, spec=spec)
             await settled(world, 0)
         (event,) = await until(lambda: world.api.events, "the Event")
 

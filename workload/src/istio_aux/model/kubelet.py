@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model.pod import Container, ContainerState, Pod, PodSpec, RestartRule, Terminated
+from istio_aux.model.pod import Container, Pod, PodSpec, RestartRule, Terminated
 
 # Reasons of a state that was lost during a restart of all containers (k8s@1.36
 # pkg/kubelet/kubelet_pods.go getPhase), and of one that the container runtime no longer knows
@@ -20,7 +20,6 @@ from istio_aux.model.pod import Container, ContainerState, Pod, PodSpec, Restart
 # starts the container again whatever its exit code and policy.
 RESTARTING_ALL, UNKNOWN = "RestartingAllContainers", "ContainerStatusUnknown"
 _RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
-_BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
 _MINOR = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
@@ -98,17 +97,6 @@ def finished(container: Container, pod: Pod, *, obeyed: bool | None = True) -> F
             verb = "will be restarted" if again else "not restarted"
             rule = f"restartPolicy {pod.restart_policy}; the kubelet ignores {rule}"
     return Finished(not again, f"{how}, {verb} ({rule})")
-
-
-def being_made(state: ContainerState | None) -> bool:
-    """Whether a container has not started, and the kubelet reports nothing that keeps it.
-
-    Its image may be on the way, or the pod's network or volumes (kubelet_pods.go
-    convertToAPIContainerStatuses).
-    """
-    if state is None or state.running or state.terminated:
-        return state is None
-    return state.waiting is None or state.waiting.reason in _BEING_MADE
 
 
 def _exit(terminated: Terminated) -> str:

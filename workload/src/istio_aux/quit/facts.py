@@ -9,14 +9,7 @@ from typing import Literal
 
 from istio_aux.model import annotations, resources
 from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
-from istio_aux.model.kubelet import (
-    OBEYS,
-    Kubelet,
-    being_made,
-    depends_on_kubelet,
-    finished,
-    restarting_all,
-)
+from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
@@ -72,23 +65,19 @@ class PodFacts:
     def initializing(self) -> Mapping[str, ContainerVerdict]:
         """The init containers that are still to end or, if they are native, to start, in order.
 
-        The kubelet starts one after another (kuberuntime computeInitContainerActions). There are
-        none once another container has started, and none that the kubelet does not report.
+        The kubelet starts one after another (kuberuntime computeInitContainerActions). What it
+        does not report is none of them.
         """
         verdicts, pod = dict[str, ContainerVerdict](), self.pod
-        if not all(being_made(pod.states.get(container.name)) for container in pod.containers):
-            return verdicts
-        for container in pod.init_containers:
-            state, native = pod.states.get(container.name), container.restart_policy == "Always"
-            ended = state and state.terminated and state.terminated.exit_code == 0
-            if state is None or (pod.status_of(container.name).started if native else ended):
-                continue
-            why = finished(container, pod).why
-            verdicts[container.name] = ContainerVerdict(
-                role="sidecar" if native else "init",
-                finished=False,
-                why=f"{why}, not ready" if native and state.running else why,
-            )
+        for container in pod.init_containers if pod.status.phase == "Pending" else ():
+            name, native = container.name, container.restart_policy == "Always"
+            state, ended = pod.states.get(name), pod.exits.get(name)
+            done = pod.status_of(name).started if native else ended and ended.exit_code == 0
+            if state and not done:
+                why = finished(container, pod).why
+                why += ", not ready" if native and state.running else ""
+                role: Role = "sidecar" if native else "init"
+                verdicts[name] = ContainerVerdict(role=role, finished=False, why=why)
         return verdicts
 
     @property

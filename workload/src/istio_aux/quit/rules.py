@@ -21,7 +21,7 @@ from msgspec import structs
 
 from istio_aux.model import ending, kept, owners
 from istio_aux.model.annotations import LONGEST_GRACE
-from istio_aux.model.kubelet import being_made, should_restart
+from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState, Pod
@@ -52,6 +52,8 @@ GOING = f"the pod is being deleted: {PROXY} is left alone, as its payload may st
 (k8s@1.36 kubelet.go SyncTerminatingPod)."""
 ANNOTATION = "annotation "  # No container has a name with a space.
 
+BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a container that waits for its first start; its image may be on the way."""
 FAILURES = 3  # Restarts after which an init container counts as one that fails again and again.
 NOT_RESTARTED = 900.0
 """Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
@@ -302,14 +304,15 @@ def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
     """
     pod = facts.pod
     ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
-    if not (ends and pod.status.phase == "Pending" and pod.names_proxy and facts.initializing):
+    if not (ends and pod.names_proxy and facts.initializing):
         return {}
     name, verdict = next(iter(facts.initializing.items()))
     state, restarts = facts.state(name), pod.status_of(name).restart_count
-    works = verdict.role == "init" and name not in ISTIOS_INIT
-    if being_made(state) or (works and state.running and restarts < FAILURES):
-        return {}
-    return {name: verdict.why}
+    if state.running:
+        own = verdict.role == "init" and name not in ISTIOS_INIT
+        return {} if own and restarts < FAILURES else {name: verdict.why}
+    made = state.waiting.reason if state.waiting else ""
+    return {name: verdict.why} if state.terminated or made not in BEING_MADE else {}
 
 
 def _not_restarted(facts: PodFacts, now: Moment | None) -> str:
@@ -341,11 +344,9 @@ def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     """
     pod = facts.pod
     ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
-    if not ends or facts.restarting is not None or pod.status.phase != "Running":
-        return "blocked", {}
-    if not (pod.has_native_proxy or facts.proxy_finished):
-        return "blocked", {}
-    if not (facts.finished_payload or late):
+    ends = ends and facts.restarting is None and pod.status.phase == "Running"
+    alone = pod.has_native_proxy or facts.proxy_finished
+    if not (ends and alone and (facts.finished_payload or late)):
         return "blocked", {}
     verdicts = facts.containers
     if others := {n: v.why for n, v in verdicts.items() if v.role != "sidecar" and not v.finished}:

@@ -1,0 +1,115 @@
+"""Pods that a sidecar or an init container keeps from starting or ending, on a real kubelet.
+
+`audit` names each container. A kubelet that forgets a restart is in unit/rules/test_quit_blocked.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lab
+import lab.istio
+import lab.juju
+import pytest
+from lab import workloads
+from lab.deployed import REQUESTED, await_selected
+from lab.fixtures import new_namespaces
+from lab.workload import ask
+from lab.workloads import TALK, Workload, container, pod
+from lightkube import Client
+
+NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
+# No istiod answers the proxy.
+NEVER_READY = {"proxy.istio.io/config": "discoveryAddress: istiod.nowhere.svc:15012", **NATIVE}
+DEAF = container("trap '' TERM; while :; do sleep 1; done", "shipper", restartPolicy="Always")
+NO_PROGRAM = {**DEAF, "command": ["/no/such/program"]}
+FETCH = [container("exit 1", "fetch")]
+
+
+def proxy(**more: Any) -> dict[str, Any]:
+    """What the pod's author changes of its sidecar."""
+    return {"name": "istio-proxy", "image": "auto", **more}
+
+
+MAIN = container("true")
+# By name: where, the pod, the state of `audit`, and the container.
+PODS: Mapping[str, tuple[str, dict[str, Any], str, str]] = {
+    "never-ready": ("native", pod(MAIN, annotations=NEVER_READY), "unstarted", "istio-proxy"),
+    "cannot-start": (
+        "native", pod(MAIN, annotations=NATIVE, initContainers=[NO_PROGRAM]), "unstarted", "shipper"
+    ),
+    "runs-on": (
+        "native",
+        pod(MAIN, annotations=NATIVE, initContainers=[DEAF], terminationGracePeriodSeconds=3600),
+        "blocked", "shipper",
+    ),
+    "no-image": (
+        "classic",
+        pod(MAIN, proxy(image="nowhere/proxyv2", imagePullPolicy="Never")),
+        "blocked", "istio-proxy",
+    ),
+    "crashes": (
+        "classic", pod(MAIN, proxy(args=["no-such-command"]), restart="OnFailure"),
+        "blocked", "istio-proxy",
+    ),
+    "fetch-fails": (
+        "classic", pod(MAIN, initContainers=FETCH, restart="OnFailure"), "unstarted", "fetch"
+    ),
+}  # fmt: skip
+WORKS = Workload("works", pod(MAIN, initContainers=[container(f"{TALK}; sleep 86400", "fetch")]))
+
+
+@pytest.fixture(scope="module")
+def places(
+    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
+) -> Iterator[Mapping[str, str]]:
+    """A namespace with classic and one with native sidecars, which have these pods."""
+    with new_namespaces(client, "classic", "native") as names:
+        await_selected(client, names["classic"])
+        on_request = {"io.datastrophic/istio-aux": "enabled", "istio.io/rev": REQUESTED}
+        await_selected(client, names["native"], on_request)
+        client.create(WORKS.in_namespace(names["classic"]))
+        for name, (place, manifest, *_) in PODS.items():
+            client.create(Workload(name, manifest).in_namespace(names[place]))
+        yield names
+        client.delete(workloads.Pod, "runs-on", namespace=names["native"], grace_period=0)
+
+
+def audited(cluster: lab.Cluster, namespace: str) -> dict[str, dict[str, Any]]:
+    lines = ask(cluster.kubeconfig, "audit", "-n", namespace, "-o", "json").stdout.splitlines()
+    return {each["name"]: each for each in map(json.loads, lines)}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_what_holds_a_pod_is_named(
+    cluster: lab.Cluster, places: Mapping[str, str], name: str
+) -> None:
+    """istio#51883, gcs-fuse-csi-driver#1619, istio#36534, istio#28581, kubeflow#6120, istio#53150."""
+    place, _, state, by = PODS[name]
+    found = lab.until(
+        lambda: (each := audited(cluster, places[place]).get(name)) and each["by"] and each,
+        timeout=900, every=2, what=f"audit to name {name}",
+    )  # fmt: skip
+
+    assert (found["state"], found["by"]) == (state, [by])
+    assert f"{by} " in found["reason"]
+    assert found["containers"][by]["finished"] is False
+
+
+def test_an_init_container_that_works_holds_nothing_and_is_explained(
+    cluster: lab.Cluster, places: Mapping[str, str]
+) -> None:
+    """istio#23457: with a classic proxy, it runs before that."""
+    where = f"{places['classic']}/{WORKS.name}"
+    found = lab.until(
+        lambda: (
+            each := json.loads(ask(cluster.kubeconfig, "explain", where, "-o", "json").stdout)
+        )["containers"].get("fetch", {}).get("why") == "running" and each,
+        what=f"the init container of {where} to run",
+    )  # fmt: skip
+
+    assert (found["action"], found.get("state")) == ("wait", None)
+    assert found["reason"].startswith("not finished: init container fetch (running); fetch runs")
+    assert "istio-aux.io/start: native" in found["reason"]
