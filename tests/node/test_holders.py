@@ -1,6 +1,6 @@
 """Pods that a sidecar or an init container keeps from starting or ending, on a real kubelet.
 
-`audit` names each container. A kubelet that forgets a restart is in unit/rules/test_quit_blocked.py.
+`audit` names each. A kubelet that forgets a restart: unit/rules/test_quit_blocked.py.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def audited(cluster: lab.Cluster, namespace: str) -> dict[str, dict[str, Any]]:
 def test_what_holds_a_pod_is_named(
     cluster: lab.Cluster, places: Mapping[str, str], name: str
 ) -> None:
-    """istio#51883, gcs-fuse-csi-driver#1619, istio#36534, istio#28581, kubeflow#6120, istio#53150."""
+    """istio#51883, gcs-fuse-csi-driver#1619, istio#36534, istio#28581, kubeflow#6120."""
     place, _, state, by = PODS[name]
     found = lab.until(
         lambda: (each := audited(cluster, places[place]).get(name)) and each["by"] and each,
