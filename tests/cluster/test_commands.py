@@ -18,7 +18,7 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
-from lab import crowd, versions
+from lab import crowd, versions, workloads
 from lab.crowd import Keeper, Kind
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
@@ -26,14 +26,12 @@ from lab.meshed import has_sidecar, is_ready
 from lab.scene import Scene
 from lab.workload import Workload, ask
 from lightkube import KubeConfig
-from lightkube.models.apps_v1 import DeploymentSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
-from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
-from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
-from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
+from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, ServiceAccount
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, Role, RoleBinding
 
 import manifests
@@ -114,25 +112,52 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
     assert status == 0
 
 
-def test_check_counts_what_loses_the_network_when_it_is_ended(
-    cluster: lab.Cluster, client: lightkube.Client, installed: Workload, control: str
+@pytest.fixture(scope="module")
+def old(client: lightkube.Client, installed: Workload, control: str) -> Iterator[None]:
+    """A Job with an old script, much to fetch and a long grace period, and a quota."""
+    fetch = {"name": "fetch", "image": "a", "resources": {"limits": {"memory": "2Gi"}}}
+    main = {"name": "main", "image": "a", "args": ["curl localhost:15020/quitquitquit"]}
+    spec = {"containers": [main], "initContainers": [fetch], "terminationGracePeriodSeconds": 600}
+    labels = {"app": "old", "sidecar.istio.io/inject": "true"}
+    template = {"metadata": {"labels": labels}, "spec": {**spec, "restartPolicy": "Never"}}
+    about = {"name": "old", "namespace": control}
+    made = {"metadata": about, "spec": {"template": template, "suspend": True}}
+    client.create(workloads.Job.from_dict(made))
+    quota = ResourceQuotaSpec(hard={"pods": "9"})
+    client.create(ResourceQuota(metadata=ObjectMeta(name="old", namespace=control), spec=quota))
+    yield
+    client.delete(workloads.Job, "old", namespace=control)
+    client.delete(ResourceQuota, "old", namespace=control)
+
+
+def lines(cluster: lab.Cluster, *argv: str) -> list[dict[str, str]]:
+    done = ask(cluster.kubeconfig, "check", "-o", "json", *argv)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_check_counts_what_loses_the_network_when_it_is_ended(cluster: lab.Cluster, old: None):
+    """istio#7136: also templates."""
+    [note] = [each["what"] for each in lines(cluster) if "SIGTERM" in each["what"]]
+
+    assert note.startswith("0 pods and 1 templates beside a classic sidecar have over 30 s")
+    assert note.endswith("5 s after SIGTERM: control/Job/old")
+
+
+def test_check_says_what_breaks_or_stays_behind_when_the_cluster_moves(
+    cluster: lab.Cluster, control: str, old: None
 ):
-    """istio#7136: of templates, too, and not of pods that one of them makes."""
-    labels = {"app": "trainer", "sidecar.istio.io/inject": "true"}
-    main = Container(name="main", image="busybox")
-    spec = PodSpec(containers=[main], terminationGracePeriodSeconds=600)
-    template = PodTemplateSpec(metadata=ObjectMeta(labels=labels), spec=spec)
-    selector = LabelSelector(matchLabels={"app": "trainer"})
-    about = ObjectMeta(name="trainer", namespace=control)
-    made = DeploymentSpec(selector=selector, template=template, replicas=0)
-    client.create(Deployment(metadata=about, spec=made))
+    native, ambient = (
+        [each["what"] for each in lines(cluster, "--to", to) if control in each["check"]]
+        for to in ("native", "ambient")
+    )
 
-    done = ask(cluster.kubeconfig, "check", "-o", "json")
-
-    client.delete(Deployment, "trainer", namespace=control)
-    [note] = [json.loads(line) for line in done.stdout.splitlines() if "SIGTERM" in line]
-    assert note["what"].startswith("0 pods and 1 templates beside a classic sidecar have over 30 s")
-    assert note["what"].endswith("5 s after SIGTERM: control/Deployment/trainer")
+    assert native == [
+        "1 stay classic: the payload ends the proxy itself: Job/old",
+        "1 stay classic: a native sidecar would raise what the pod needs: Job/old",
+        "1 have init containers of their own, which will run inside the mesh: Job/old",
+        "1 count init containers and native sidecars together: ResourceQuota/old",
+    ]
+    assert ambient[0].startswith("1 end a proxy that will not be there")
 
 
 def test_explain_goes_by_the_settings_of_the_installation(

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.cli import preflight, report
+from istio_aux.cli.moving import Survey, To
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector
-from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG
+from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG, STARTED_WITH
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Pod
@@ -191,6 +192,83 @@ def test_pods_that_hang_alone_are_job_like_with_a_classic_sidecar(
     pod: Pod, expectation: Expectation, alone: bool
 ) -> None:
     assert preflight.hangs_alone(pod, expectation) is alone
+
+
+AMBIENT = {"istio.io/dataplane-mode": "ambient"}
+POST = {"main": {"command": ["sh", "-c", "train; curl -XPOST localhost:15020/quitquitquit"]}}
+FETCH = {"initContainers": [{"name": "fetch", "resources": {"limits": {"memory": "2Gi"}}}]}
+NO_SIDECAR = {"annotations": {"sidecar.istio.io/inject": "false"}}
+ASKING = {"labels": {"sidecar.istio.io/inject": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("to", "pod", "more", "found"),
+    [
+        (To.NATIVE, {}, {}, []),
+        (To.NATIVE, {"details": POST}, {}, ["problem 1 break: the payload ends the proxy itself"]),
+        (To.NATIVE, {"details": POST}, {"kept": True}, ["note 1 stay classic: the payload ends"]),
+        (To.NATIVE, {}, {"counted": True}, ["problem 1 will fail by exit codes of proxies"]),
+        (To.NATIVE, NO_SIDECAR, {}, ["note 1 refuse a sidecar by sidecar.istio.io/inject: Job/a"]),
+        (To.NATIVE, {"annotations": {NATIVE_SIDECAR: "false"}}, {}, ["note 1 stay classic by"]),
+        (
+            To.NATIVE, {"spec": FETCH}, {},
+            ["problem 1 break: a native sidecar would raise", "1 have init containers", "Quota"],
+        ),
+        (To.AMBIENT, {}, {}, []),
+        (To.AMBIENT, {"details": POST}, {}, ["problem 1 end a proxy that will not be there"]),
+        (To.AMBIENT, {"spec": FETCH}, {}, ["note 1 have init containers of their own"]),
+        (To.AMBIENT, ASKING, {}, ["note 1 ask for a sidecar"]),
+        (
+            To.AMBIENT, NO_SIDECAR, {},
+            ["and would be in the ambient mesh", "without effect (sidecar.istio.io/)"],
+        ),
+        (To.AMBIENT, {"annotations": {STARTED_WITH: "hold"}}, {}, []),
+    ],
+)  # fmt: skip
+def test_what_breaks_or_stays_behind_is_named_by_namespace(
+    to: To, pod: dict[str, Any], more: dict[str, Any], found: list[str]
+) -> None:
+    """eventing#6804, website#57244, cloud-sql-proxy#1803, buildkite/agent-stack-k8s#862."""
+    survey = Survey(to, mesh(State.LIVE), {"training": ENABLED})
+
+    survey.template(job({"main": None}, phase=None, **pod), "Job/a", **{"kept": False} | more)
+    survey.limits("ResourceQuota", "training", "small")
+
+    results = [*survey.results()]
+    lines = [f"{each.result} {each.what}" for each in results]
+    if not found:
+        assert lines == ["ok nothing breaks, and nothing stays behind"]
+        return
+    assert len(lines) == len(found)
+    assert all(part in line for part, line in zip(found, lines, strict=True)), lines
+    assert {each.check for each in results} == {"namespace training"}
+    assert all(each.do for each in results)
+
+
+def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_judged() -> None:
+    """Of a pod whose controller is not known its own manifest is all that shows its next one."""
+    pair = {"main": RUNNING, "istio-proxy": RUNNING}
+    survey = Survey(To.NATIVE, mesh(State.LIVE), {"training": ENABLED})
+
+    for owner in (None, ("batch/v1", "Job"), ("ray.io/v1", "RayJob")):
+        survey.see(job(pair, details=POST, owner=owner), kept=True)
+
+    have, classic = survey.results()
+    assert have.what == "1 pods have a classic sidecar: job-x7k2p"
+    assert classic.what.endswith("the payload ends the proxy itself: Pod/job-x7k2p, RayJob/")
+
+
+def test_a_long_way_is_shown_from_its_beginning() -> None:
+    many = {f"team-{number:03}": ENABLED for number in range(120)}
+    survey = Survey(To.AMBIENT, mesh(State.LIVE), many | {"both": {**AMBIENT, **ENABLED}})
+    proxy = job({"istio-proxy": RUNNING})
+    for name in many:
+        survey.see(replace(proxy, metadata=replace(proxy.metadata, namespace=name)), kept=False)
+
+    both, *_, last = survey.results()
+
+    assert (both.check, last.what) == ("namespace both", "and 21 more")
+    assert both.what == "1 labels win over the one for ambient: istio-injection"
 
 
 TEXT = """\

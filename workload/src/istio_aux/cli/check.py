@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from istio_aux import rights
 from istio_aux.cli import cluster, preflight, report, workloads
 from istio_aux.cli.installation import Installation, Installations
+from istio_aux.cli.moving import Survey, To
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
@@ -29,6 +30,7 @@ from istio_aux.kube.objects import Unreadable
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
 from istio_aux.model.owners import controller
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability
 from istio_aux.model.wish import Wish
 from istio_aux.settings import Settings
@@ -53,7 +55,7 @@ async def check(client: Client, request: ClusterRequest) -> int:
         late = f"the other checks were not finished within {request.patience:g} s"
         found.append(preflight.unknown("time", late, "check again, with more time"))
     results = [preflight.finished(each) for each in found]
-    report.show(request.output, results, report.check_text)
+    report.show(request.output, results, report.check_text, to=request.to)
     return 0 if preflight.works(results) else cluster.FAILED
 
 
@@ -79,6 +81,9 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
             results += preflight.injectors(mesh, configurations)
+        if request.to:
+            results += await _tried("pods", _moving(client, To(request.to), mesh, around, found))
+            return
             if not mesh.known:
                 wait = "its probe has no answer yet"
                 results.append(preflight.unknown("injector", wait, "check again"))
@@ -183,8 +188,39 @@ async def _cut_off(
             continue
         how = replace(ours.settings.start(mesh.native.capability), counted=each.counted)
         made = after_injection(each.pod, plan(each.pod, how))
-        cut[each.workload] += made.has_proxy and bool(cut_off(made))
+        cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
+
+
+async def _moving(
+    client: Client, to: To, mesh: ControlPlanes, around: Surroundings, found: Installations
+) -> list[CheckResult]:
+    """Say what breaks or stays behind when the cluster goes native or ambient."""
+    if not mesh.known or "namespaces" in around.watches.missing():
+        return [preflight.unknown("namespaces", "the injectors have no answer yet", "check again")]
+    survey, unread = Survey(to, mesh, around.namespaces), list[str]()
+
+    def kept(pod: Pod) -> bool:
+        _, why = found.of(pod, around.namespaces.get(pod.metadata.namespace, {}))
+        return not why
+
+    async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
+        if isinstance(pod, Unreadable):
+            unread.append(f"cannot read pod {pod}")
+        else:
+            survey.see(pod, kept=kept(pod))
+    async for each in workloads.list_templates(client):
+        if isinstance(each, str):
+            unread.append(each)
+        else:
+            pod, workload = each.pod, each.workload
+            survey.template(pod, workload, kept=kept(pod), counted=each.counted)
+    for kind in ("ResourceQuota", "LimitRange") if to is To.NATIVE else ():
+        path = actions.collection("v1", f"{kind.lower()}s")
+        async for page in actions.pages(client, path, workloads.Named, {}):
+            for item in page.items:
+                survey.limits(kind, item.metadata.namespace, item.metadata.name)
+    return [*(preflight.unknown("pods", why) for why in unread[:TRIED]), *survey.results()]
 
 
 async def _admission(

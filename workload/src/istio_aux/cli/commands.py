@@ -256,6 +256,12 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "the settings of `serve` (default: those that the installation says it has)",
     ),
     "pre": _flag("before an install: ask what the account that installs needs"),
+    "to": {
+        "choices": ["native", "ambient"],
+        "metavar": "WHERE",
+        "default": "",
+        "help": "native or ambient: what breaks or stays behind on the way there, by namespace",
+    },
     "timeout": _value(
         "SECONDS",
         settings.seconds,
@@ -309,7 +315,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         f"namespace all-namespaces selector output holders namespace-selectors {_CLUSTER}",
         {},
     ),
-    "check": (_ask("check:check"), f"pre timeout namespace-selectors output {_CLUSTER}", {}),
+    "check": (_ask("check:check"), f"pre to timeout namespace-selectors output {_CLUSTER}", {}),
     "quit": (
         _ask("once:free", patient=False),
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",

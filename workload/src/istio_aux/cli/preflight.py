@@ -74,8 +74,14 @@ CHECKS = {
     "namespaces": ("namespaces and pods", "docs/reference/options.md"),
     "pods": ("namespaces and pods", ""),
 }
+BY_NAMESPACE = ("by namespace", "docs/how-to/to-native.md")
 OTHERS = ("others", "")
 """The checks as they are shown, each with its group and the page about what it found."""
+
+
+def place(check: str) -> tuple[str, str]:
+    """The group of a check, and the page about what it found."""
+    return BY_NAMESPACE if check.startswith("namespace ") else CHECKS.get(check, OTHERS)
 
 
 def works(results: Iterable[CheckResult]) -> bool:
@@ -366,5 +372,5 @@ def finished(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
         result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
-        see=CHECKS.get(result.check, OTHERS)[1] if result.do else "",
+        see=place(result.check)[1] if result.do else "",
     )  # fmt: skip

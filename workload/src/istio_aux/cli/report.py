@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.cli.installation import Installations, Judgement, Labels
-from istio_aux.cli.preflight import CHECKS, OTHERS, CheckResult, Verdict, works
+from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, place, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
@@ -275,12 +275,15 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
     return "\n".join(lines) or "nothing holds a pod"
 
 
-def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
-    """A table, group by group, what to do below each line, and a summary."""
+def check_text(results: Sequence[CheckResult], terminal: Terminal, *, to: str = "") -> str:
+    """A table, group by group, what to do below each line, and a summary.
+
+    ``to`` is where the cluster goes, if that was asked.
+    """
     rows, shown = list[tuple[str | Cell, ...]](), ""
     order = [*CHECKS, *(each.check for each in results)]
     for each in sorted(results, key=lambda each: order.index(each.check)):
-        title, _ = CHECKS.get(each.check, OTHERS)
+        title, _ = place(each.check)
         if shown != title:
             rows.append((Cell(title, Style.FAINT), "", ""))
         shown = title
@@ -292,6 +295,9 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> str:
     if not works(results):
         bad = _counts([each.result for each in results], Verdict.PROBLEM, Verdict.UNKNOWN)
         summary = f"istio-aux may not work here; {bad}"
+    if to:
+        counted = _counts([each.result for each in results], *Verdict)
+        summary = f"on the way to {to}: {counted}"
     return _sections(terminal.table("CHECK RESULT WHAT", rows), [summary])
 
 

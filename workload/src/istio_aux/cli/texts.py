@@ -78,9 +78,11 @@ examples:
   istio-aux check
   istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
   istio-aux check --pre --namespace-selectors team=research
+  istio-aux check --to native
 
 Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
-the settings of that. Results:
+the settings of that. --to says instead what breaks or stays behind, by
+namespace, when it moves to native sidecars or to an ambient mesh. Results:
   ok       nothing to do
   note     istio-aux works, but not all of it, or not everywhere
   problem  istio-aux does not work

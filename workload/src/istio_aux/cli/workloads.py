@@ -63,9 +63,12 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 10  # Pods that are restarted at most.
     holders: bool = False  # Only what keeps the pods that do not complete.
     pre: bool = False  # Before an install.
+    to: str = ""  # Where the cluster goes: see `cli.moving`.
 
 
-class _Owned(Struct, frozen=True):
+class Named(Struct, frozen=True):
+    """An object of which only the metadata counts."""
+
     metadata: Metadata = Metadata()
 
 
@@ -165,7 +168,7 @@ class FoundTemplate(NamedTuple):
     """The pod of a template as its workload will make it."""
 
     pod: Pod
-    workload: str  # As ``NAMESPACE/KIND/NAME``.
+    workload: str  # As ``KIND/NAME``.
     counted: bool  # It counts the exit codes of native sidecars.
 
 
@@ -184,14 +187,14 @@ async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
                     if about.key in seen or owners.controller(about):
                         continue
                     seen.add(about.key)
-                    name = "/".join(filter(None, (about.namespace, kind.kind, about.name)))
+                    name = f"{kind.kind}/{about.name}"
                     try:
                         parts = {"name": about.name, "namespace": about.namespace}
                         manifest = {"metadata": parts, "spec": msgspec.json.decode(each.spec)}
                         for template in templates.read(manifest, kind.group, kind.kind):
                             yield FoundTemplate(convert(template.pod), name, template.counted)
                     except UNDECODABLE as error:
-                        yield f"{name}: {problem(error)}"
+                        yield f"{about.namespace}: {name}: {problem(error)}"
         except ApiError as error:
             yield gap(error, f"list {kind.plural}")
 
@@ -275,7 +278,7 @@ class _Search(msgspec.Struct):
             try:
                 path = actions.object_path(kind.api, kind.plural, where, target.name)
                 body = await self.client.get(path)
-                uid = decoded(body, _Owned, "object").metadata.uid
+                uid = decoded(body, Named, "object").metadata.uid
             except UNREAD as error:
                 if not (isinstance(error, ApiError) and error.code == 403):
                     yield f"{where}: {target.text}: {error}"
@@ -317,7 +320,7 @@ class _Search(msgspec.Struct):
         self.listed[key] = ""
         path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
         # Only metadata: a tenant may name a Secret as the owner of a pod.
-        pages = actions.pages(self.client, path, _Owned, {}, accept=actions.ONLY_METADATA)
+        pages = actions.pages(self.client, path, Named, {}, accept=actions.ONLY_METADATA)
         try:
             async for page in pages:
                 found = (item.metadata for item in page.items)

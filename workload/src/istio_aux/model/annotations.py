@@ -12,7 +12,7 @@ value that cannot be used becomes a `Problem`, and the proxy of that pod is left
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
@@ -132,6 +132,12 @@ def names(text: str) -> frozenset[str]:
     if len(parts) > MOST_NAMES:
         raise ValueError
     return frozenset(filter(None, map(str.strip, parts)))
+
+
+def begun(source: Metadata, beginnings: Iterable[str]) -> list[str]:
+    """Those of the texts with which the key of an annotation begins."""
+    keys = source.annotations or {}
+    return [each for each in beginnings if any(key.startswith(each) for key in keys)]
 
 
 def label_with(prefix: str, *labels: Mapping[str, str]) -> str:

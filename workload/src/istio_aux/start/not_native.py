@@ -13,6 +13,12 @@ from istio_aux.model.text import UNDECODABLE, listed, quoted
 LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
 MOST = 200  # Containers that are looked at.
 
+ENDS = "the payload ends the proxy itself"
+RAISES = "a native sidecar would raise what the pod needs"
+UNTRIED = "templates that were not tried"
+HURRIED = "its grace period is short"
+"""What reasons begin with; the rest says where."""
+
 ENDINGS = (
     # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
     "quitquitquit",
@@ -34,12 +40,12 @@ def reasons(pod: Pod) -> Iterator[str]:
         return
     yield from _ends_its_proxy(pod)
     if raised := _raised(pod):
-        yield f"a native sidecar would raise what the pod needs: {raised}"
+        yield f"{RAISES}: {raised}"
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
-        yield f"templates that were not tried: {templates.shown(pod.metadata)}"
+        yield f"{UNTRIED}: {templates.shown(pod.metadata)}"
     if ending.is_short(pod):
         given = f"terminationGracePeriodSeconds {pod.spec.termination_grace_period_seconds}"
-        yield f"its grace period is short: {given}, not {ending.SHORT}"
+        yield f"{HURRIED}: {given}, not {ending.SHORT}"
 
 
 def _ends_its_proxy(pod: Pod) -> Iterator[str]:
@@ -57,7 +63,7 @@ def _ends_its_proxy(pod: Pod) -> Iterator[str]:
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
-            yield f"the payload ends the proxy itself: {word} in container {quoted(container.name)}"
+            yield f"{ENDS}: {word} in container {quoted(container.name)}"
             return
 
 

@@ -104,7 +104,7 @@ def plan(
         unlabelled = next(wish.against_label(despite_annotation=chosen), "")
         if not unlabelled:
             label, wish = _entries("labels", meta.labels, {INJECT: "true"}), wish.labelled()
-    own, bad = _own_mode(pod)
+    own, bad = own_mode(pod)
     none = next(wish.against(), "")
     order = _start_order(pod, how, own, none)
     converted = native_sidecars.Conversion()
@@ -145,11 +145,12 @@ def plan(
 
 def bad_values(pod: Pod) -> tuple[str, ...]:
     """What is wrong with the pod's own annotations about its start, and what nothing reads."""
-    (_, bad), (_, closed) = _own_mode(pod), peers.inbound_ports(pod, Peers.MESH)
+    (_, bad), (_, closed) = own_mode(pod), peers.inbound_ports(pod, Peers.MESH)
     return (*bad, *filter(None, [closed]), *unread(pod.metadata))
 
 
-def _own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
+def own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
+    """The start mode of the pod's own annotation, and what is wrong with that."""
     try:
         return _mode.of(pod.metadata), ()
     except BadValueError as error:

@@ -1,0 +1,179 @@
+"""What breaks, or stays behind, when a cluster goes native or ambient, and what to do about it.
+
+The rules are those by which admission keeps pods classic (`start.not_native`). A `Survey` groups
+what they find by namespace, and names the first objects of each group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from istio_aux.cli.preflight import NAMED, CheckResult, Verdict
+from istio_aux.injector.injection import injection_label
+from istio_aux.injector.rules import ControlPlanes
+from istio_aux.model import ending
+from istio_aux.model.annotations import (
+    DATAPLANE,
+    INJECT,
+    NATIVE_SIDECAR,
+    PROXY_CONFIG,
+    START,
+    TEMPLATES,
+    begun,
+    native_asked,
+    start_order,
+)
+from istio_aux.model.owners import controller, group
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import StartMode
+from istio_aux.model.templates import WORKLOADS
+from istio_aux.model.text import listed
+from istio_aux.model.webhooks import revision_label
+from istio_aux.model.wish import Wish, ambient_by
+from istio_aux.start import not_native
+from istio_aux.start.plan import before_injection, own_mode
+
+MOST = 100  # Namespaces that are shown.
+
+# Beginnings of the keys of annotations that do nothing without a sidecar.
+_FOR_SIDECARS = (
+    "istio-aux.io/", "sidecar.istio.io/", "traffic.sidecar.istio.io/", PROXY_CONFIG, TEMPLATES,
+)  # fmt: skip
+_TAKE_OUT = "take that out"
+
+
+class To(StrEnum):
+    """Where the cluster goes."""
+
+    NATIVE = "native"
+    AMBIENT = "ambient"
+
+
+class Obstacle(NamedTuple):
+    """What is so about objects of a namespace, and what to do."""
+
+    what: str
+    do: str
+    result: Verdict = Verdict.NOTE
+
+
+_TO_DO = {
+    not_native.ENDS: f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
+    not_native.RAISES: "lower what init containers ask for, or raise what quotas and nodes allow",
+    not_native.UNTRIED: f'try them on one pod with {NATIVE_SIDECAR}: "true"',
+    not_native.HURRIED: f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
+}
+_SIDECARS = {
+    To.NATIVE: Obstacle("pods have a classic sidecar", "nothing: the pods after them go native"),
+    To.AMBIENT: Obstacle("pods have a sidecar", "create them again once their namespace is moved"),
+}
+_REFUSING = {
+    To.NATIVE: Obstacle(f"refuse a sidecar by {INJECT}", f"{_TAKE_OUT}: they end beside that one"),
+    To.AMBIENT: Obstacle(
+        f"refuse a sidecar by {INJECT}, and would be in the ambient mesh",
+        f"label them {DATAPLANE}: none if that is not meant",
+    ),
+}
+_INIT = Obstacle(
+    "have init containers of their own, which will run inside the mesh",
+    "see that they reach what they call: without the sidecar, or before it, they were outside",
+)
+_COUNTING = Obstacle(
+    f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
+    "name a container in each onExitCodes", Verdict.PROBLEM,
+)  # fmt: skip
+_CLASSIC = Obstacle("stay classic by their own annotation", f"take out {START} or {NATIVE_SIDECAR}")
+_LIMITS = Obstacle("count init containers and native sidecars together", "raise them for such pods")
+_ASKING = Obstacle(f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT)
+_ENDING = Obstacle(
+    "end a proxy that will not be there, and may fail by that", _TAKE_OUT, Verdict.PROBLEM
+)
+_BOTH = Obstacle("labels win over the one for ambient", "remove them when the namespace is moved")
+
+
+class Survey:
+    """What was found so far, in namespaces with these labels."""
+
+    def __init__(
+        self, to: To, mesh: ControlPlanes, namespaces: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        self._to, self._mesh, self._namespaces = to, mesh, namespaces
+        self._found = defaultdict[str, dict[Obstacle, dict[str, None]]](dict)
+        for name, labels in namespaces.items():
+            keys = [key.name for key in (injection_label, revision_label) if key.on(labels)]
+            for key in keys if to is To.AMBIENT and ambient_by({}, labels) else ():
+                self._add(name, _BOTH, key)
+
+    def see(self, pod: Pod, *, kept: bool) -> None:
+        """Take in a pod that is there; what comes after it is judged by a template, if it can be.
+
+        ``kept``: istio-aux looks after it, and keeps it classic where it must be.
+        """
+        about, owner = pod.metadata, controller(pod.metadata)
+        if pod.has_proxy or (self._to is To.AMBIENT and pod.has_native_proxy):
+            self._add(about.namespace, _SIDECARS[self._to], about.name)
+        if owner is None or (group(owner), owner.kind) not in WORKLOADS:
+            name = str(owner or f"Pod/{about.name}")
+            self.template(before_injection(pod), name, kept=kept)
+
+    def template(self, pod: Pod, name: str, *, kept: bool, counted: bool = False) -> None:
+        """Take in the next pod of a workload, which may count exit codes of native sidecars."""
+        where = pod.metadata.namespace
+        wish = Wish.of(pod, self._namespaces.get(where, {}))
+        around = Wish(namespace=where, around=wish.around)
+        if any(self._mesh.expected(each).expected for each in (wish, around)):
+            native = self._to is To.NATIVE
+            for found in _native(pod, wish, kept, counted) if native else _ambient(pod, wish):
+                self._add(where, found, name)
+
+    def limits(self, kind: str, namespace: str, name: str) -> None:
+        """Take in a ResourceQuota or a LimitRange, after all pods and templates."""
+        if any(found.do == _TO_DO[not_native.RAISES] for found in self._found.get(namespace, ())):
+            self._add(namespace, _LIMITS, f"{kind}/{name}")
+
+    def results(self) -> Iterator[CheckResult]:
+        """What was found, by namespace."""
+        for name in sorted(self._found)[:MOST]:
+            check = f"namespace {name}" if name else "namespaces"
+            for (what, do, result), names in self._found[name].items():
+                line = f"{len(names)} {what}: {listed(names, most=NAMED)}"
+                yield CheckResult(check, result, line, do)
+        if (more := len(self._found) - MOST) > 0:
+            yield CheckResult("namespaces", Verdict.NOTE, f"and {more} more", "move the first ones")
+        if not self._found:
+            yield CheckResult("namespaces", Verdict.OK, "nothing breaks, and nothing stays behind")
+
+    def _add(self, namespace: str, found: Obstacle, name: str) -> None:
+        self._found[namespace].setdefault(found, {})[name] = None
+
+
+def _native(pod: Pod, wish: Wish, kept: bool, counted: bool) -> Iterator[Obstacle]:
+    for reason in not_native.reasons(pod):
+        kind, _, _ = reason.partition(": ")
+        verb, result = ("stay classic", Verdict.NOTE) if kept else ("break", Verdict.PROBLEM)
+        yield Obstacle(f"{verb}: {kind}", _TO_DO.get(kind, "look at them"), result)
+    if counted:
+        yield _COUNTING
+    if wish.asks is False:
+        yield _REFUSING[To.NATIVE]
+    mode, _ = own_mode(pod)
+    if native_asked.get(pod.metadata) is False or mode in {StartMode.HOLD, StartMode.NONE}:
+        yield _CLASSIC
+    if any(each.restart_policy != "Always" for each in pod.init_containers):
+        yield _INIT
+
+
+def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
+    if any(reason.startswith(not_native.ENDS) for reason in not_native.reasons(pod)):
+        yield _ENDING
+    if wish.asks is not None:
+        yield _ASKING if wish.asks else _REFUSING[To.AMBIENT]
+    # What admission has written is no wish of its author.
+    keys = [] if start_order.on(pod.metadata) else begun(pod.metadata, _FOR_SIDECARS)
+    if keys:
+        yield Obstacle(f"have annotations without effect ({listed(keys)})", _TAKE_OUT)
+    if any(each.restart_policy != "Always" for each in pod.init_containers):
+        yield _INIT
