@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 import ops
-from istio_aux.model.answers import PAGE, ListedPod, PodPage
+from istio_aux.model.answers import PAGE, ListedPod, PodPage, Sidecars
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
-from istio_aux.model.text import printable
+from istio_aux.model.text import listed, printable
 from lightkube import Client
 
 import certificates
@@ -48,6 +48,7 @@ _PATIENCE: Final = 3.0
 
 # What a check found, worst first.
 _RESULTS: Final = ("problem", "unknown", "note", "ok")
+_NAMED: Final = 100  # Namespaces that a finding names.
 _TROUBLED: Final = ("stuck", "blocked", "lost", "unstarted")
 
 Results = Mapping[str, Any]
@@ -190,6 +191,8 @@ class Actions(ops.Object):
                 except ReconcileError as error:
                     do = f"run `juju trust {inputs.app} --scope=cluster`" if error.refused else ""
                     yield Finding(check, "problem" if do else "unknown", str(error), do)
+        if inputs.answer and inputs.answer.status:
+            yield _sidecars(inputs.answer.status.sidecars)
         if inputs.answer and inputs.answer.missing:
             do = "see `juju debug-log` and `pebble logs`"
             yield Finding("workload", "problem", inputs.answer.missing, do)
@@ -281,6 +284,15 @@ def _units(client: Client, inputs: Inputs) -> Finding:
     if waits := objects.awaited(client, inputs):
         return Finding("units", "problem", f"the Service lacks {waits}", "see `juju status`")
     return Finding("units", "ok", "a unit is ready behind the Service")
+
+
+def _sidecars(found: Sidecars | None) -> Finding:
+    if found is None:
+        return Finding("sidecars", "note", "not known how many pods have a sidecar")
+    named = [f"{name} {pods}" for name, pods in found.most.items()]
+    named += [""] * (found.namespaces - len(named))
+    where = f": {listed(named, most=_NAMED)}" if named else ""
+    return Finding("sidecars", "ok", found.text() + where)
 
 
 def _listed(page: PodPage) -> Results:

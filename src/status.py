@@ -10,7 +10,7 @@ from typing import Final
 import istio_aux
 import ops
 from istio_aux.model import selectors
-from istio_aux.model.answers import Injector, ProcessStatus, State, SuspendedJob, TroubledPod
+from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
 from istio_aux.model.policy import Capability
 from istio_aux.model.text import listed, shortened
 
@@ -70,18 +70,36 @@ def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops
     assert inputs.answer.status
     facts = "; ".join(filter(None, _facts(inputs, inputs.answer.status, notes)))
     facts = shortened(facts, _LONGEST)
-    if _waits_for_istio(inputs, inputs.answer.status):
-        return ops.WaitingStatus(f"waiting for Istio; {facts}")
+    if awaited := _awaited(inputs, inputs.answer.status):
+        return ops.WaitingStatus(f"waiting for {awaited}; {facts}")
     return ops.ActiveStatus(facts)
 
 
-def _waits_for_istio(inputs: Inputs, status: ProcessStatus) -> bool:
-    """Tell whether pods that should get a sidecar cannot: they get none, or are refused."""
-    if inputs.control_planes:
-        return not status.injector_live
-    # Without a relation, Istio that is not there or switched off may be on purpose.
-    on_purpose = {State.ABSENT, State.DEACTIVATED}
-    return status.injector_live is False and not {i.state for i in status.injectors} <= on_purpose
+def _awaited(inputs: Inputs, status: ProcessStatus) -> str:
+    """Return what a unit that works waits for, or the empty text.
+
+    Istio: pods that should get a sidecar get none, or are refused. Without a relation, an Istio
+    that is not there or switched off may be on purpose; but pods that have a sidecar then need
+    this application to the end, though new ones do not.
+    """
+    if not status.injector_live and inputs.control_planes:
+        return "" if status.ambient else "Istio"
+    if status.absent:
+        return "pods with a sidecar to end" if status.sidecars and status.sidecars.pods else ""
+    return "Istio" if status.injector_live is False and not status.ambient else ""
+
+
+def _sidecars(inputs: Inputs, status: ProcessStatus) -> str:
+    """Return how many pods have a sidecar, on the way to a mesh without, and whether it is done."""
+    # While a relation promises an injector, its absence passes.
+    over = status.ambient or (status.absent and not inputs.control_planes)
+    begun = inputs.ambient or status.ambient_total or istio.migration(inputs.control_planes)
+    if not (status.selected_namespaces and (over or begun)):
+        return ""
+    if status.sidecars is None:
+        return "not known how many pods still have a sidecar"
+    done = over and not (status.sidecars.pods or status.applications)
+    return status.sidecars.text("still ") + (": this application may go" if done else "")
 
 
 def _unready(inputs: Inputs, notes: Notes) -> str:
@@ -153,8 +171,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     yield _some(left_out, "not injected: ")
     yield _some([one.refusal for one in inputs.requesters if one.refusal], "not granted: ")
     yield istio.migration(inputs.control_planes)
-    if inputs.ambient:
-        yield "ambient mesh: its pods have nothing to quit, pods with a sidecar have"
+    yield _sidecars(inputs, status)
     mode = inputs.config.start_mode
     if mode != "auto":
         yield f"start: {mode}"

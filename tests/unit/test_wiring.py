@@ -15,6 +15,8 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease, own_identity
 from istio_aux.kube.watch import SILENCE
+from istio_aux.model.answers import Sidecars
+from istio_aux.model.applications import parse
 from istio_aux.model.documents import whole
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock
@@ -31,8 +33,8 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import Late, background, until
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
+from unit.repairing import SIDECAR, mesh
 from unit.repairing import Cluster as Evicting
-from unit.repairing import mesh
 from unit.rules.mesh import HOOKS
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import RESTART, raw
@@ -81,6 +83,7 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
 
 
 OURS = {"team": "a"}
+AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 
 
 @asynccontextmanager
@@ -144,10 +147,9 @@ async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted()
 
 async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:
     """Its namespace's labels, which a review has not, come from the watch."""
-    ambient = {"istio.io/dataplane-mode": "ambient"}
     async with ApiServer() as api:
         wired = Wiring(DEFAULTS, api.access())
-        found = {"both": ambient | ENABLED, "alone": ambient, "in": ENABLED}
+        found = {"both": AMBIENT | ENABLED, "alone": AMBIENT, "in": ENABLED}
         for name, given in found.items():
             wired._around.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
 
@@ -158,9 +160,9 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
         assert left("alone") == "", "the injectors are not known yet"
         wired._injectors.control_planes = mesh()
         assert left("alone") == 'namespace label istio.io/dataplane-mode: "ambient"'
-        assert left("new", **ambient) == 'label istio.io/dataplane-mode: "ambient"'
-        asking = {**ambient, "sidecar.istio.io/inject": "true"}
-        assert [left("both"), left("in", **ambient), left("alone", **asking)] == [""] * 3
+        assert left("new", **AMBIENT) == 'label istio.io/dataplane-mode: "ambient"'
+        asking = {**AMBIENT, "sidecar.istio.io/inject": "true"}
+        assert [left("both"), left("in", **AMBIENT), left("alone", **asking)] == [""] * 3
 
         class Unread(tuple[Hook, ...]):
             """Webhooks, of which a cluster may have many: no other pod's review looks at them."""
@@ -172,6 +174,51 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
         assert left("in") == ""
         with pytest.raises(AssertionError, match="looked at"):
             left("alone")
+
+
+async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
+    """Beside a payload: gateways, waypoints and ztunnel are proxies, too. No count is not 0."""
+    proxy = {"istio-proxy": RUNNING}
+    found = {
+        "a job": raw(SIDECAR, namespace="team-a", restart="Never"),
+        "a server": raw(SIDECAR, namespace="team-a"),
+        "a native one": raw(sidecars=proxy, namespace="team-b"),
+        "a gateway": raw(proxy, namespace="team-a"),
+        "none": raw(namespace="team-a"),
+        "not selected": raw(SIDECAR, namespace="shop"),
+        "an application": raw(SIDECAR, namespace="shop", labels={"app.kubernetes.io/name": "db"}),
+    }
+    async with ApiServer() as api, at_work(api) as wired:
+        assert whole(wired.status()).sidecars is None, "nothing is listed yet"
+        for number, pod in enumerate(found.values()):
+            metadata = pod["metadata"] | {"name": f"pod-{number}", "uid": f"uid-{number}"}
+            api.put("pods", pod | {"metadata": metadata})
+        for name, labels in {"team-a": OURS, "team-b": OURS, "shop": {}}.items():
+            api.put("namespaces", {"metadata": {"name": name, "labels": labels}})
+        wired._ask(parse("shop/db")[0])
+        expected = Sidecars(4, 3, {"team-a": 2, "shop": 1, "team-b": 1})
+        await until(lambda: whole(wired.status()).sidecars == expected, "they are counted")
+        assert "\nistio_aux_pods_with_sidecar 4.0\n" in wired.telemetry.render().decode()
+        api.remove("pods", "team-b", "pod-2")
+        expected = Sidecars(3, 2, {"team-a": 2, "shop": 1})
+        await until(lambda: whole(wired.status()).sidecars == expected, "it is gone")
+    off = replace(DEFAULTS.repair_policy, race=RacePolicy.NONE)
+    async with ApiServer() as api, at_work(api, repair_policy=off) as wired:
+        await until(lambda: not wired._watches.missing(), "all is listed")
+        assert whole(wired.status()).sidecars is None
+        assert "\nistio_aux_pods_with_sidecar NaN\n" in wired.telemetry.render().decode()
+
+
+async def test_the_namespaces_that_an_ambient_mesh_has_alone_are_counted() -> None:
+    """Where Istio injects, injection wins; while that is not known, it may."""
+    async with ApiServer() as api:
+        settings = replace(DEFAULTS, namespace_selectors=parse_namespaces(""))
+        wired = Wiring(settings, api.access())
+        for name, given in {"a": AMBIENT, "b": AMBIENT, "c": AMBIENT | ENABLED, "d": {}}.items():
+            wired._around.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
+        assert whole(wired.status()).ambient_total == 0
+        wired._injectors.control_planes = replace(mesh(), injectors=())
+        assert whole(wired.status()).ambient_total == 2
 
 
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:

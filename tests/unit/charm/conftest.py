@@ -74,6 +74,7 @@ SUSPENDED = {"kind": "Job", "since": SINCE, "reason": "its pods are not gone"}
 NOTHING = {
     "start-mode": "auto", "watched-pods": 0, "unmeshed-pods": [], "unreadable-objects": [],
     "unreadable-total": 0, "leader": True, "quit": "enabled",
+    "sidecars": {"pods": 0, "namespaces": 0, "most": {}},
 }  # fmt: skip
 
 

@@ -236,6 +236,7 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
         "problem: network: no answer; to do: open port 8443\n"
         "ok: trust: the charm reads what it needs\n"
         "ok: units: a unit is ready behind the Service\n"
+        "ok: sidecars: no pod of the selected namespaces has a sidecar\n"
         "ok: injector: istio is live"
     )
     assert json.loads(found["json"])[0] == FAR

@@ -55,6 +55,8 @@ ABSENT = injector("absent", "there is no webhook configuration of Istio's inject
 DEACTIVATED = injector("deactivated", "no webhook is called", name="istio-old")
 OLD = injector("no-ca-bundle", "no caBundle", name="istio-old")
 TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}"
+NONE = "no pod of the selected namespaces has a sidecar"
+GONE = f"{NONE}: this application may go"
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,11 @@ TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}
     [
         (PILOT, [NO_ENDPOINT], False, True, TROUBLE),
         (None, [NO_ENDPOINT], False, True, TROUBLE),
-        (None, [DEACTIVATED], False, False, f"istio-old: no webhook is called, {WHEN}"),
+        (None, [DEACTIVATED], False, False, f"istio-old: no webhook is called, {WHEN}; {GONE}"),
         (PILOT, [], None, True, "not known yet whether Istio injects"),
         (
             None, [ABSENT], False, False,
-            f"Istio: there is no webhook configuration of Istio's injector, {WHEN}",
+            f"Istio: there is no webhook configuration of Istio's injector, {WHEN}; {GONE}",
         ),
         (
             SILENT, [injector(), OLD], True, False,
@@ -101,6 +103,78 @@ def test_the_status_names_the_injectors(
         if waits
         else testing.ActiveStatus(facts)
     )
+
+
+BEACON = testing.Relation("service-mesh", remote_app_name="istio-beacon-k8s")
+ASKING = {"name": "mlmd", "namespace": "team-a", "live": True, "live-reason": "", "revision": "",
+    "root-namespace": "", "meshed": None, "meshed-reason": ""}  # fmt: skip
+SOME = "37 pods in 4 namespaces still have a sidecar"
+HAVE = {"sidecars": {"pods": 37, "namespaces": 4, "most": {"team-a": 30}}}
+LAST = {"sidecars": {"pods": 1, "namespaces": 1, "most": {"team-a": 1}}}
+AMBIENT = {"selected-total": 2, "ambient-total": 2}
+UNKNOWN = "not known how many pods still have a sidecar"
+WAITS, ISTIO = "waiting for pods with a sidecar to end", "waiting for Istio"
+
+
+@pytest.mark.parametrize(
+    ("relations", "answer", "said"),
+    [
+        ([PILOT], HAVE, []),
+        ([], HAVE, []),
+        ([PILOT, METADATA], HAVE, [SOME]),
+        ([], {"injectors": [ABSENT], **HAVE}, [WAITS, SOME]),
+        ([BEACON], {"injectors": [DEACTIVATED], **HAVE}, [WAITS, SOME]),
+        ([PILOT], {"injectors": [ABSENT], **HAVE}, [ISTIO]),
+        ([PILOT], {"injectors": [ABSENT]}, [ISTIO]),
+        ([], {"injectors": [ABSENT], "sidecars": None}, [UNKNOWN]),
+        ([], {"injectors": [ABSENT], "selected-namespaces": []}, []),
+        ([], {"injectors": [ABSENT], "applications": [ASKING]}, [NONE]),
+        ([METADATA, BEACON], HAVE, [SOME]),
+        ([METADATA], AMBIENT | {"ambient-total": 1}, [NONE]),
+        ([METADATA], AMBIENT | LAST, ["1 pod in 1 namespace still has a sidecar"]),
+        ([METADATA], AMBIENT, [GONE]),
+        ([METADATA], AMBIENT | {"injectors": [ABSENT]}, [GONE]),
+        ([METADATA], AMBIENT | {"applications": [ASKING]}, [NONE]),
+    ],
+    ids=[
+        "a mesh with sidecars", "and without a relation", "two control planes",
+        "istio-pilot is gone", "the beacon is there", "a relation waits", "in a new cluster",
+        "an image that does not count", "nothing is selected", "an application asks",
+        "a beacon", "one of two namespaces", "the last pod", "all are ambient",
+        "no injector at all", "an application asks in an ambient mesh",
+    ],
+)  # fmt: skip
+def test_the_way_to_an_ambient_mesh_is_told_until_no_pod_has_a_sidecar(
+    unit: Unit, relations: list[testing.Relation], answer: dict[str, Any], said: list[str]
+) -> None:
+    """Charmed Kubeflow's guide removes istio-pilot first; istio-k8s has an injector, too."""
+    unit.process.injects = "injectors" not in answer
+    unit.process.more = answer
+
+    status = unit.run(relations={*unit.state.relations, *relations})
+
+    told = status.message.split("; ")
+    assert [each for each in told if " a sidecar" in each or "waiting" in each] == said
+    waits = bool({*said} & {WAITS, ISTIO})
+    assert isinstance(status, testing.WaitingStatus if waits else testing.ActiveStatus)
+
+
+def test_the_check_lists_the_namespaces_whose_pods_have_a_sidecar(unit: Unit) -> None:
+    """As many as fit, those with most pods first."""
+    most = {f"team-{number}": 900 - number for number in range(500)}
+    unit.process.more = {"sidecars": {"pods": 99999, "namespaces": 700, "most": most}}
+    (said,) = (line for line in lines(unit) if "sidecars" in line)
+    assert said.startswith(
+        "ok: sidecars: 99999 pods in 700 namespaces have a sidecar: team-0 900, team-1 899, "
+    )
+    assert said.endswith(", team-99 801 and 600 more")
+
+    unit.process.more = {"sidecars": None}
+    assert "note: sidecars: not known how many pods have a sidecar" in lines(unit)
+
+
+def lines(unit: Unit) -> list[str]:
+    return run_check(unit, LIVE)["findings"].splitlines()
 
 
 def test_two_control_planes_are_noted_and_keep_nothing_from_working(unit: Unit) -> None:

@@ -155,7 +155,7 @@ MESH = testing.Relation(
     remote_app_name="istio-beacon-k8s",
     remote_app_data={"labels": '{"istio.io/dataplane-mode": "ambient"}', "mesh_type": '"istio"'},
 )
-SAID = "; ambient mesh: its pods have nothing to quit, pods with a sidecar have"
+SAID = "; no pod of the selected namespaces has a sidecar"
 
 
 def policies(unit: Unit) -> list[dict[str, Any]]:

@@ -188,16 +188,13 @@ MIGRATION = (
     "; istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
     " two control planes: the injectors of both count until one of these relations is removed"
 )
+ISSUED = "; certificates: waiting for the certificate of pki"
 ROOTS = {"istio-pilot": "kubeflow", "istio-metadata": "istio-system"}
 
 
 def wanted(present: set[str]) -> dict[str, Any]:
     """What those that are present bring, each whatever the others are."""
     roots = sorted(ROOTS.keys() & present)
-    facts = {
-        "service-mesh": SAID,
-        "certificates": "; certificates: waiting for the certificate of pki",
-    }
     return {
         "root namespace": ROOTS[roots[0]] if len(roots) == 1 else None,
         "applications": ["kubeflow/tensorboard"] if "sidecar" in present else [],
@@ -206,7 +203,8 @@ def wanted(present: set[str]) -> dict[str, Any]:
         "written": {name: keys for name, keys in WRITTEN.items() if name in present},
         "status": active(
             (MIGRATION if len(roots) == 2 else "")
-            + "".join(fact for name, fact in facts.items() if name in present)
+            + (SAID if len(roots) == 2 or "service-mesh" in present else "")
+            + (ISSUED if "certificates" in present else "")
         ),
     }
 

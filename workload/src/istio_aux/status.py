@@ -52,7 +52,9 @@ def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
         status.unmeshed_total,
         status.called_before_us, status.capability, status.capability_why, status.certificate,
         status.injector_live, status.selected_namespaces, status.selected_total,
-        status.unmeshed_unknown, status.applications,
+        status.unmeshed_unknown, status.applications, status.ambient_total,
+        # Their number changes all the time; the last one matters where no new one comes.
+        status.sidecars and status.sidecars.pods > 0 if status.absent or status.ambient else None,
         [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
         [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],

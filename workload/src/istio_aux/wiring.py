@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -26,7 +27,7 @@ from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
 from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.moment import Clock, TokenLife, token_life
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import QuitScope, Trouble
@@ -107,6 +108,9 @@ class Wiring:
         gauge("ready", "Whether /readyz answers 200.").set_function(lambda: self._ready)
         leads = gauge("leader", "Whether this process is the one that acts.")
         leads.set_function(lambda: self._leadership.held)
+        have = "Pods that istio-aux looks after and that have a sidecar; NaN: not known."
+        with_sidecar = gauge("pods_with_sidecar", have)
+        with_sidecar.set_function(lambda: found.pods if (found := self._sidecars()) else math.nan)
         issued = gauge("token_issue_timestamp_seconds", f"{when} was issued; 0: not known.")
         issued.set_function(lambda: self._token_life().iat)
         expires = gauge("token_expiration_timestamp_seconds", f"{when} expires; 0: not known.")
@@ -176,6 +180,12 @@ class Wiring:
         planes, unreadable = self._injectors.control_planes, self._watches.unreadable()
         expires = self._token_life().exp
         selected = sorted(self._scope.namespaces.difference(self._around.namespaces.going))
+        ambient = 0
+        for number, name in enumerate(selected):
+            if number % answers.SLICE == 0:
+                yield
+            new = Pod(metadata=Metadata(namespace=name))
+            ambient += bool(self._injectors.left_to_ambient(new))
         return answers.ProcessStatus(
             ready=ready,
             missing=missing,
@@ -191,6 +201,8 @@ class Wiring:
             watched_pods=len(self._quit.known),
             selected_namespaces=selected[: answers.LONGEST],
             selected_total=len(selected),
+            ambient_total=ambient,
+            sidecars=self._sidecars(),
             stuck_pods=stuck,
             stuck_total=totals["stuck"],
             blocked_pods=blocked,
@@ -214,6 +226,15 @@ class Wiring:
             token_expires=datetime.fromtimestamp(expires, UTC) if expires else None,
             certificate=self._certificate(),
         )
+
+    def _sidecars(self) -> answers.Sidecars | None:
+        """How many pods have a sidecar; None: not known."""
+        off = self._settings.repair_policy.race is RacePolicy.NONE
+        if off or {"pods", "namespaces"} & self._watches.missing().keys():
+            return None
+        found = self._repair.store.sidecars(self._scope.namespaces)
+        most = sorted(found.items(), key=lambda each: (-each[1], each[0]))[: answers.LONGEST]
+        return answers.Sidecars(found.total(), len(found), dict(most))
 
     def pods(self) -> Work[tuple[list[answers.ListedPod], bool]]:
         """Return the pods that need attention, in the order of `place`, and whether this leads."""

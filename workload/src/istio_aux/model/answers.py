@@ -149,6 +149,22 @@ class UnreadableObject(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Sidecars(msgspec.Struct, frozen=True):
+    """How many pods that istio-aux looks after have a sidecar."""
+
+    pods: int
+    namespaces: int  # In which they are.
+    most: dict[str, int]  # The pods by namespace, most first; at most `LONGEST` namespaces.
+
+    def text(self, still: str = "") -> str:
+        """One line for people."""
+        if not self.pods:
+            return "no pod of the selected namespaces has a sidecar"
+        (pods, has), spaces = ("", "has") if self.pods == 1 else ("s", "have"), self.namespaces
+        where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
+        return f"{self.pods} pod{pods} in {where} {still}{has} a sidecar"
+
+
 class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     """What ``/status`` shows; the names are a contract: docs/reference/ports-and-metrics.md."""
 
@@ -191,6 +207,20 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     lost_total: int = 0
     unstarted_pods: list[TroubledPod] = []
     unstarted_total: int = 0
+    # None: not known, as with race-policy `none`, or while not all is listed.
+    sidecars: Sidecars | None = None
+    ambient_total: int = 0  # Selected namespaces of which an ambient mesh has new pods alone.
+
+    @property
+    def absent(self) -> bool:
+        """Whether no injector is there, which may be on purpose."""
+        gone = {State.ABSENT, State.DEACTIVATED}
+        return bool(self.injectors) and {each.state for each in self.injectors} <= gone
+
+    @property
+    def ambient(self) -> bool:
+        """Whether an ambient mesh has the new pods of each selected namespace alone."""
+        return 0 < self.selected_total == self.ambient_total
 
 
 STATES = ("unmeshed", "stuck", "blocked", "lost", "unstarted")

@@ -291,6 +291,11 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         return any(container.name == PROXY for container in self.native_sidecars)
 
     @property
+    def has_sidecar(self) -> bool:
+        """Whether it has Istio's proxy beside a payload: gateways and ztunnel are proxies alone."""
+        return self.has_native_proxy or (self.has_proxy and len(self.containers) > 1)
+
+    @property
     def names_proxy(self) -> bool:
         """Whether any container, regular or init, has the name of Istio's proxy."""
         return any(c.name == PROXY for c in (*self.containers, *self.init_containers))

@@ -8,7 +8,7 @@ their decisions invalid, and they are decided on in batches.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -115,6 +115,7 @@ class StoredPod:
     application: str = ""
     running: bool = False
     deleting: bool = False
+    has_sidecar: bool = False  # Whether Istio's proxy is beside a payload.
     labelled: bool = False  # Whether our admission would give the label to a new pod.
     # All that decides. None if only a change of the pod can make it unmeshed.
     bare: Candidate | None = None  # Without its labels.
@@ -217,6 +218,7 @@ class PodStore:
         # Unless pods are restarted, the other pods of their controllers do not matter.
         self._join(stored, candidate.owner if self._policy.race.restarts else None)
         stored.application = shared(candidate.wish.application)
+        stored.has_sidecar = resource.has_sidecar
         stored.running, stored.deleting = candidate.phase == "Running", candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
@@ -259,6 +261,18 @@ class PodStore:
     def find(self, sidecar: Sidecar) -> list[StoredPod]:
         """All pods with, or without, a sidecar like this."""
         return [pod for pod in self.pods.values() if pod.sidecar is sidecar]
+
+    def sidecars(self, selected: Collection[str]) -> Counter[str]:
+        """How many pods have a sidecar, by namespace: selected ones, and those of applications."""
+        return Counter(
+            pod.key.namespace
+            for pod in self.pods.values()
+            if pod.has_sidecar
+            and (
+                pod.key.namespace in selected
+                or self.applications.covers(pod.key.namespace, pod.application)
+            )
+        )
 
     async def learn(self, owner: PodOwner, why: Leave) -> None:
         """Decide again on the pods of a Job that is not suspended."""
