@@ -166,8 +166,10 @@ SETTINGS = {"sidecars": ",".join([*(f"{name}=quit" for name in SHIPPED), OWN])}
 # Container, port and path, as the sidecar has them.
 LISTENERS = {
     "cloud-sql-proxy": (9091, "/quitquitquit"),
+    "alloydb-auth-proxy": (9091, "/quitquitquit"),
     "vault-agent": (8200, "/agent/v1/quit"),
     "linkerd-proxy": (4191, "/shutdown"),
+    "consul-dataplane": (20300, "/graceful_shutdown"),
     "daprd": (3500, "/v1.0/shutdown"),
     "kuma-sidecar": (9901, "/quitquitquit"),
     "my-proxy": (9000, "/stop?now"),

@@ -80,6 +80,8 @@ CASES = [
     Case(name="no container is named", containers=[container("main")], regular=["main"]),
     Case(name="by annotation", annotations=WANTED, **OWN, **MADE),
     Case(name="neither option nor annotation", **OWN),
+    Case(name="neither, and its program is known", **OWN, init=["fluent-bit*"], regular=["main"],
+         containers=[container("main"), container("fluent-bit", image="fluent/fluent-bit:4")]),
     Case(name="an annotation with the name overrides the option",
          annotations={SIDECARS: "vault-agent=ignore"}),
     Case(name="an annotation with other names leaves the option in force",
