@@ -148,7 +148,7 @@ def test_a_replacement_without_a_sidecar_ends_the_restarts_of_its_controller(
     """istio#15873: no loop; the new pod's Event and /status say why."""
     evicted = [line["pod"] for line in end.log if line["event"] == "restarted"]
     assert len([pod for pod in evicted if kind_of(pod) == "hopeless"]) == 1
-    assert all("was evicted, has no sidecar either" in why for why in end.reasons["hopeless"])
+    assert all("was evicted, is not in the mesh either" in why for why in end.reasons["hopeless"])
     events = client.list(Event, namespace=SPACE, fields={"reason": "RestartStopped"})
     [told] = {str(event.involvedObject.name) for event in events}
     assert told in end.after.keys() - end.before.keys()

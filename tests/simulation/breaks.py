@@ -155,7 +155,7 @@ def _by_the_wall(held: Any) -> Any:
     def aged(before: Any, pods: Any, now: Any, *more: Any) -> Any:
         found = held(before, pods, now, *more)
         for pod in pods:
-            if (why := f"{pod.name} has its sidecar and is not Ready yet") in found:
+            if (why := f"{pod.name} is in the mesh and is not Ready yet") in found:
                 found[why] = now.monotonic - max(now.wall - pod.created, 0.0)
         return found
 

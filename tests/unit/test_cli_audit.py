@@ -24,6 +24,7 @@ from istio_aux.model import selectors
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
+from unit.rules.unmeshed import ambient
 from unit.screens import Ask, Run, Shown, audited, objects, put_pod
 
 ROOT = Path(__file__).parents[2]
@@ -333,3 +334,33 @@ async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
 
 def answers(shown: Shown) -> list[tuple[str, str]]:
     return [(item["name"], item["action"]) for item in objects(shown)]
+
+
+async def test_pods_outside_an_ambient_mesh_are_found_and_explained(ask: Ask) -> None:
+    """istio#61182: one whose annotation may lie is asked (istio#55968)."""
+
+    async def refuse(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.send_bytes(b"\x01error forwarding port 15008: connection refused")
+
+    profile = {
+        "istio.io/dataplane-mode": "ambient",
+        "app.kubernetes.io/part-of": "kubeflow-profile",
+    }
+    async with ApiServer() as api:
+        api.on_forward = refuse
+        api.put("namespaces", {"metadata": {"name": "shop", "labels": profile}})
+        for name, said in {"out": "", "well": "enabled", "lies": "enabled"}.items():
+            pod = ambient(said, name=name, uid=name, renewed=name == "lies")
+            api.put("pods", pod)
+        found = await ask(api, "audit", "-o", "json")
+        explained = await ask(api, "explain", "-n", "shop", "out", "well")
+    lines = [json.loads(line) for line in found.out.splitlines()]
+    assert {line["name"]: line["state"] for line in lines} == {
+        "out": "unmeshed",
+        "lies": "unmeshed",
+    }
+    assert all(line["reason"].startswith("outside the mesh: ") for line in lines)
+    out, well = (line for line in explained.out.splitlines() if "shop/" in line)
+    assert "IGNORE (unmeshed)" in out
+    assert "outside the mesh: it has no annotation ambient.istio.io/redirection" in out
+    assert "the pod has no container istio-proxy" in well

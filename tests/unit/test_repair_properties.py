@@ -14,13 +14,13 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import key_of
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import DATAPLANE
+from istio_aux.model.annotations import DATAPLANE, REDIRECTION
 from istio_aux.model.answers import State
 from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.documents import whole
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import NamespaceSelectors, Selector
+from istio_aux.model.selectors import NamespaceSelectors, Selector, parse_namespaces
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
@@ -163,6 +163,8 @@ PODS = 20_000 if NIGHTLY else 500
 TORCH = [(f"kubeflow.org/{version}", "PyTorchJob") for version in ("v1", "v2")]
 OWNERS = (JOB, REPLICAS, STATEFUL, ("example.com/v1", "Other"), *TORCH)
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
+SPACES = ["shop", "kubeflow", "team"]
+NETWORK = "PodReadyToStartContainers"
 QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
 
 
@@ -177,15 +179,19 @@ def generated(number: int) -> Pod:
     status["conditions"][0]["status"] = random.choice(["True", "False"])
     wish = random.choice([{}, {}, {INJECT: "true"}, {INJECT: "false"}, {INJECT: "maybe"}])
     mark = {random.choice(ANNOTATED): ""} if random.random() < 0.05 else {}
+    captured = random.choice([{}, {REDIRECTION: "enabled"}, {REDIRECTION: "pending"}])
+    status |= {"podIP": random.choice(["", "10.0.0.7"]), "startTime": "2026-11-21T08:16:26Z"}
+    network = f"2026-11-21T{random.choice([8, 9]):02}:16:30Z"
+    status["conditions"] += [{"type": NETWORK, "status": "True", "lastTransitionTime": network}]
     name = random.choice(["web", "db", "istio-aux"])
     owners = [
         {"apiVersion": api, "kind": kind, "name": "web", "uid": f"{kind}-1", "controller": True}
         for api, kind in random.sample(OWNERS, random.choice([0, 1, 1, 1, 1, 2]))
     ]
     document["metadata"] = {
-        **metadata, "name": f"web-{number}", "namespace": random.choice(["shop", "kubeflow"]),
+        **metadata, "name": f"web-{number}", "namespace": random.choice(SPACES),
         "resourceVersion": "41", "creationTimestamp": "2026-11-21T08:16:26Z",
-        "ownerReferences": owners, "annotations": {**wish, **mark},
+        "ownerReferences": owners, "annotations": {**wish, **mark, **captured},
         "labels": {
             "app.kubernetes.io/name": name, **random.choice([{}, {}, QUEUED]),
             **random.choice([{}, {}, {}, {INJECT: "true"}, {DATAPLANE: "ambient"}]),
@@ -198,8 +204,11 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
     """Nothing else of a pod is read: rules, rollout and suspension take a candidate."""
     web, reasons = parse_selector("app.kubernetes.io/name=web"), set[str]()
     recorder = RepairRecorder(Telemetry(), Events(CLIENT, "host"))
-    options = PodOptions(inject=web)
-    store = PodStore({"shop": ENABLED}, WITH_JOBS, recorder, asyncio.Event(), options)
+    options = PodOptions(namespaces=parse_namespaces("!no"), inject=web)
+    spaces = {"shop": ENABLED, "team": {DATAPLANE: "ambient"}}
+    store = PodStore(
+        spaces, WITH_JOBS, recorder, asyncio.Event(), options, clock=lambda: Moment(0, 0)
+    )
     store.control_planes = mesh()
     for number in range(PODS):
         whole = generated(number)
@@ -218,5 +227,7 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         "is suspended until",
         "not known to make",
         "phase Unknown",
+        "the pod is in the ambient mesh",
+        "not captured yet",
     ):
         assert each in told

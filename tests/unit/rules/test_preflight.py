@@ -12,7 +12,7 @@ from istio_aux.cli.moving import Survey, To
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
-from istio_aux.injector.rules import ControlPlanes, Injector
+from istio_aux.injector.rules import Agent, ControlPlanes, Injector
 from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG, STARTED_WITH
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
@@ -139,6 +139,16 @@ def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
     _, noted = preflight.namespaces("a=b", selected, mesh(State.LIVE))
     assert noted.what.startswith("in an ambient mesh, ")
     assert noted.what.endswith(": alone")
+
+
+def test_a_node_where_no_pod_can_be_captured_is_a_problem() -> None:
+    ready = Agent(namespace="istio-system", node="a", ready=True)
+    other = replace(ready, node="b")
+    agents = {"istio-cni": [ready, replace(other, ready=False)], "ztunnel": [ready, other]}
+    (good,) = preflight.ambient(agents, ["a"])
+    assert good.result == "ok"
+    (bad,) = preflight.ambient(agents, ["a", "b"])
+    assert (bad.result, bad.what[:36]) == ("problem", "istio-cni is not ready on 1 nodes: b")
 
 
 def record(holder: str | None, ago: int) -> LeaseRecord:

@@ -8,13 +8,25 @@ import pytest
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
+from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
+from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import ReportUnmeshed, Restart, Skip
+from istio_aux.repair.rules import (
+    AwaitCapture,
+    Captured,
+    RepairAction,
+    ReportUnmeshed,
+    Restart,
+    Skip,
+    as_admitted,
+)
 from unit.rules.pods import MISSING, RUNNING, exited
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
+    AMBIENT,
+    JOB,
     NO,
     NONE,
     OURS,
@@ -24,6 +36,7 @@ from unit.rules.unmeshed import (
     UNKNOWN,
     WITH_JOBS,
     YES,
+    ambient,
     decide,
     job,
     raw,
@@ -239,3 +252,69 @@ def test_only_a_pod_of_a_stateful_set_has_an_ordinal() -> None:
     assert ordinal(owner=STATEFUL, name="charm") is None
     for owner in (None, ("kubeflow.org/v1", "TFJob"), ("example.org/v1", "StatefulSet")):
         assert ordinal(owner=owner, name="charm-a-0") is None
+
+
+# Pods of an ambient mesh.
+
+MESHED = {DATAPLANE: "ambient"}
+LEFT_OUT = "outside the mesh: it has no annotation ambient.istio.io/redirection; it should be in: "
+LIES = 'annotation ambient.istio.io/redirection: "enabled", maybe of an earlier network: ztunnel '
+
+
+@pytest.mark.parametrize(
+    ("found", "facts", "kind", "because"),
+    [
+        (ambient(), {}, Captured, "the pod is in the ambient mesh"),
+        (ambient(labels={INJECT: "false"}), {}, Captured, "the pod is in the ambient mesh"),
+        (ambient(renewed=True), {"listens": True}, Captured, LIES + "listens on port 15008"),
+        (ambient(""), {"settled": False}, AwaitCapture, "not captured yet: it has no annotation"),
+        (ambient("pending", address=""), {}, AwaitCapture, "not captured yet: it has no address"),
+        (ambient(renewed=True), {}, ReportUnmeshed, f"ambient mesh: {LIES}may listen or not"),
+        (ambient(""), {}, Restart, LEFT_OUT + AMBIENT.reason),
+        (ambient("", labels={INJECT: "false"}), {"live": False}, Restart, LEFT_OUT),
+        (ambient("pending"), {}, Restart, 'outside the mesh: annotation ambient.istio.io/redirec'),
+        (ambient("x" * 99), {}, Restart, LEFT_OUT),
+        (ambient(renewed=True), {"listens": False}, Restart, LIES + "does not listen on port"),
+        (ambient("", owner=JOB), {}, ReportUnmeshed, "not restarted: it is a Job's"),
+        (ambient("", owner=None), {}, ReportUnmeshed, "not restarted: the pod has no controller"),
+        (ambient("", annotations={"sidecar.istio.io/status": "{}"}), {}, Skip, "status: Istio has"),
+        (ambient("", spec={"hostNetwork": True}), {}, Skip, "hostNetwork"),
+        (ambient("", phase="Succeeded"), {}, Skip, "the pod is finished"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_istios_cni_did_not_capture_is_outside_the_mesh(
+    found: dict[str, Any], facts: dict[str, Any], kind: type[RepairAction], because: str
+) -> None:
+    """istio#61182, istio#55968: also if its annotation says otherwise. Unknown is not outside."""
+    facts = {"settled": True, **facts}
+    decision = decide(pods.convert(found), RESTART, AMBIENT, **facts)
+    assert type(decision) is kind, decision
+    assert because in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "istio", "captured"),
+    [
+        (MESHED, {}, NO, True),
+        ({}, MESHED, NO, True),
+        (MESHED, {DATAPLANE: "none"}, NO, False),
+        ({DATAPLANE: "none"}, MESHED, NO, True),
+        ({}, {}, NO, False),
+        (MESHED, {}, YES, False),
+        (MESHED, {}, UNKNOWN, False),
+        (MESHED, {"chosen": "no"}, NO, False),
+        ({**MESHED, "selected": "no"}, {}, NO, False),
+        ({**MESHED, "going": "yes"}, {}, NO, False),
+    ],
+)  # fmt: skip
+def test_istios_cni_captures_what_has_the_label_and_gets_no_sidecar(
+    namespace: dict[str, str], labels: dict[str, str], istio: Expectation, captured: bool
+) -> None:
+    """istio cni/pkg/util/enablement_selector.go Matches; only pods that are looked after count."""
+    options = PodOptions(namespaces=parse_namespaces("selected!=no"), pods=parse("chosen!=no"))
+    pod = Candidate.of(pods.convert(raw(labels=labels)))
+    going = {"shop"} if "going" in namespace else ()
+    _, found = as_admitted(
+        pod, namespace, options, Applications(), lambda _wish: istio, going=going
+    )
+    assert found.ambient is captured

@@ -76,7 +76,7 @@ def test_a_replacement_without_a_sidecar_stops_the_loop_for_a_day() -> None:
     """istio#15873: another restart would help as little, whatever else happens to the pods."""
     story = Story(bare("a"), bare("b"))
     assert story.evict() == "a"
-    reason = "c, made after a was evicted, has no sidecar either"
+    reason = "c, made after a was evicted, is not in the mesh either"
     day = LIMITS.memory
     assert story.see(bare("b"), bare("c")) == Stop(reason, until=1001.0 + day, uid="old-c")
     assert isinstance(story.see(bare("b"), meshed("d")), Stop)
@@ -101,7 +101,9 @@ def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
     story = Story(bare("b"), bare("c", created=10.0), meshed("old", created=5.0), wall=100.0)
     failed = recalled(datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC), story.now, LIMITS)
     story.rollout = restored(Rollout(), story.pods, story.now, failed)
-    reason = "a pod made at 1970-01-01 00:00:10Z, after another was evicted, has no sidecar either"
+    reason = (
+        "a pod made at 1970-01-01 00:00:10Z, after another was evicted, is not in the mesh either"
+    )
     stopped = story.see(*story.pods)
     assert isinstance(stopped, Stop)
     assert stopped.reason == reason
@@ -114,7 +116,7 @@ def test_who_leads_next_waits_for_a_replacement_that_is_not_ready(ahead: float) 
     pods = bare("b"), meshed("c", ready=False, created=5000.0)
     story = Story(*pods, wall=5010.0 + ahead)
     assert story.see(*pods, after=0) == Defer(
-        reason="c has its sidecar and is not Ready yet", until=1600.0
+        reason="c is in the mesh and is not Ready yet", until=1600.0
     )
     assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
 
@@ -153,7 +155,7 @@ def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> No
         assert isinstance(story.see(*pods, after=599), Defer)
         held = story.see(*pods, after=1)
         assert isinstance(held, Stop)
-        why = "was evicted, and no replacement is Ready with a sidecar after 600 s"
+        why = "was evicted, and no replacement is Ready in the mesh after 600 s"
         assert held.reason == f"{name} {why}"
         while isinstance(held, Defer | Stop) and held.until:
             held = story.see(*pods, after=held.until - story.now.monotonic)

@@ -19,6 +19,9 @@ STATEFUL = ("apps/v1", "StatefulSet")
 JOB = ("batch/v1", "Job")
 
 YES = Expectation(expected=True, reason="webhook namespace.sidecar-injector.istio.io selects it")
+AMBIENT = Expectation(
+    expected=True, reason='namespace label istio.io/dataplane-mode: "ambient"', ambient=True
+)
 NO = Expectation(expected=False, reason="no webhook selects it")
 UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
 
@@ -71,12 +74,35 @@ def job(*args: Any, **fields: Any) -> Pod:
     return unmeshed(*args, **{"owner": JOB, "restart": "Never", **fields})
 
 
+def ambient(
+    redirection: str = "enabled",
+    *,
+    address: str = "10.0.0.7",
+    renewed: bool = False,
+    annotations: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """One of an ambient mesh as JSON, with what Istio's CNI has annotated."""
+    said = {"ambient.istio.io/redirection": redirection} if redirection else {}
+    found = raw(annotations={**said, **(annotations or {})}, **fields)
+    network = f"2026-11-21T{9 if renewed else 8:02}:16:30Z"
+    got = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": network}
+    found["status"] |= {"podIP": address, "startTime": "2026-11-21T08:16:26Z"}
+    found["status"]["conditions"].append(got)
+    found["spec"]["nodeName"] = "node-1"
+    return found
+
+
 def decide(
     pod: Pod,
     policy: RepairPolicy = RESTART,
     expectation: Expectation = YES,
     *,
     live: bool | None = True,
+    settled: bool = False,
+    listens: bool | None = None,
 ) -> rules.RepairAction:
     """Decide with the policy that does most."""
-    return rules.decide(Candidate.of(pod), expectation, policy, live=live)
+    return rules.decide(
+        Candidate.of(pod), expectation, policy, live=live, settled=settled, listens=listens
+    )

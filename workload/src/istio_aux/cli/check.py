@@ -18,7 +18,7 @@ from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.moving import Survey, To
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
+from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_version
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
@@ -32,7 +32,7 @@ from istio_aux.model.ending import cut_off
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability
-from istio_aux.model.wish import Wish
+from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
 from istio_aux.telemetry import Telemetry
@@ -95,6 +95,8 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         if "namespaces" not in missing:
             selectors = str(settings.namespace_selectors)
             results += preflight.namespaces(selectors, selected, mesh)
+            if any(ambient_by({}, labels) for labels in selected.values()):
+                results += await _tried("ambient", _ambient(client))
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
@@ -116,6 +118,10 @@ async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
     return preflight.versions(
         server, kubelets, await actions.served(client, f"{rights.ADMISSION}/v1")
     )
+
+
+async def _ambient(client: Client) -> Iterable[CheckResult]:
+    return preflight.ambient(await read_agents(client), await read_kubelets(client))
 
 
 async def _rights(

@@ -26,10 +26,13 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
+from istio_aux.repair.ambient import ask
+from istio_aux.repair.candidate import Candidate
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
+ASKED = 100  # Pods that `audit` asks whether an ambient mesh has them.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 
@@ -69,7 +72,8 @@ def run(
 async def explain(client: Client, request: ClusterRequest, show: Callable[..., None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, its `Judgement`, and a ``note`` about how it starts.
+    ``show`` gets each pod, its `Judgement`, a ``note`` about how it starts, and how it is
+    ``outside`` an ambient mesh.
     What has no pods, and what cannot be read, is one line on stderr.
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
@@ -90,7 +94,8 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
         counted = native and owner and owner.uid in jobs
-        show(each, judged, note=f"{listed(native)}: {COUNTED}" if counted else "")
+        note = f"{listed(native)}: {COUNTED}" if counted else ""
+        show(each, judged, note=note, outside=report.left_out(each, known[where], judged))
     return status
 
 
@@ -164,6 +169,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     """
     findings, now, owners, pods = list[report.Finding](), system_clock(), set[str](), 0
     unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
+    asked = 0
     selects, where = request.selectors is not None, request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
     if selects and not labels:
@@ -181,6 +187,10 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
         judged = found.judge(pod, its_labels, now, kubelet=kubelet)
         outcome = report.audit(pod, its_labels, judged, mesh.expected)
+        if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
+            asked += 1
+            answer = await ask(client, key)
+            outcome = report.audit(pod, its_labels, judged, mesh.expected, answer)
         if isinstance(outcome, str):
             unknown[outcome] += 1
         elif outcome:

@@ -64,11 +64,11 @@ def _explain(args: argparse.Namespace) -> int:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     status, shown = 0, False
 
-    def show(pod: Pod, judged: Judgement, *, start: str | None = None, note: str = "") -> None:
+    def show(pod: Pod, judged: Judgement, **facts: Any) -> None:
         nonlocal shown
         if shown and args.output == "text":
             report.write("")
-        explained = report.explain(pod, judged, start, note)
+        explained = report.explain(pod, judged, **facts)
         report.show(args.output, [explained], report.explain_text)
         shown = True
 

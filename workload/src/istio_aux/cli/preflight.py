@@ -14,7 +14,7 @@ import msgspec
 
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
-from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.rules import AGENTS, Agent, ControlPlanes, not_ready
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_order
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
@@ -66,6 +66,7 @@ CHECKS = {
     "injectors": ("Istio", ""),
     "injector": ("Istio", "docs/reference/status.md"),
     "native sidecars": ("Istio", "docs/how-to/to-native.md"),
+    "ambient": ("Istio", "docs/how-to/to-native.md"),
     "installation": ("istio-aux", "docs/reference/commands.md"),
     "webhook": ("istio-aux", "docs/reference/status.md"),
     "webhook order": ("istio-aux", "docs/reference/status.md"),
@@ -262,6 +263,20 @@ def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
     """Whether the pod is Job-like and has a classic sidecar, or is to get one."""
     ends = pod.restart_policy != "Always" and not pod.has_native_proxy
     return ends and (pod.has_proxy or bool(expectation.expected))
+
+
+def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iterator[CheckResult]:
+    """Judge whether each node can take pods into an ambient mesh."""
+    lacking = dict[str, list[str]]()
+    for node in sorted(nodes):
+        for name in not_ready(agents, node):
+            lacking.setdefault(name, []).append(node)
+    for name, where in lacking.items():
+        what = f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
+        do = f"look at its pods there: `kubectl get pods -A -l {AGENTS[name]} -o wide`"
+        yield _problem("ambient", f"{what}; new pods there do not start, or outside the mesh", do)
+    if not lacking:
+        yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
 
 
 def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResult]:

@@ -31,8 +31,10 @@ from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.quit.rules import Action, Ignore, Quit, Wait
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import ReportUnmeshed, as_admitted, decide
+from istio_aux.repair.rules import SETTLED, RepairAction, ReportUnmeshed, as_admitted, decide
 from istio_aux.start.plan import bad_values, effective_start
+
+NOT_INJECTED = Expectation(expected=False, reason="the pod has no sidecar")
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
 
@@ -120,12 +122,15 @@ class QuitVerdict(msgspec.Struct, frozen=True):
     seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
 
-def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "") -> Explanation:
+def explain(
+    pod: Pod, judged: Judgement, start: str | None = None, note: str = "", outside: str = ""
+) -> Explanation:
     """Explain one pod, which was judged; a ``note`` adds to how it starts.
 
-    ``start`` says how a pod of a template starts, which does not exist yet.
+    ``start`` says how a pod of a template starts, which does not exist yet, and ``outside`` why
+    the pod is `outside` its mesh.
     """
-    decision, reason, free = judged.decision, judged.reason, ""
+    decision, reason, free = judged.decision, outside or judged.reason, ""
     waits = isinstance(decision, Wait) and not decision.blocked_by
     if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
@@ -137,26 +142,26 @@ def explain(pod: Pod, judged: Judgement, start: str | None = None, note: str = "
         **pod.metadata.key._asdict(), action=judged.action, reason=reason,
         containers=judged.facts.table, start="; ".join(notes) or None,
         end=cut_off(pod) if ends else killed(pod),
-        installation=judged.installation.name, state=_state(pod, decision), free=free,
+        installation=judged.installation.name, free=free,
+        state="unmeshed" if outside else _state(pod, decision),
     )  # fmt: skip
 
 
 def audit(
-    pod: Pod, labels: Labels | None, judged: Judgement, expected: Callable[[Wish], Expectation]
+    pod: Pod,
+    labels: Labels | None,
+    judged: Judgement,
+    expected: Callable[[Wish], Expectation],
+    listens: bool | None = None,
 ) -> Finding | str | None:
     """Return what is wrong with one pod, which was judged; None when all is well.
 
     ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
-    have a sidecar. The text says why it is unknown whether the pod lacks a sidecar.
+    have a sidecar. The text says why it is unknown whether the pod is in its mesh. ``listens``: see
+    `decide`.
     """
-    settings, asking = judged.installation.settings, judged.installation.applications
-    new, expectation = as_admitted(
-        Candidate.of(pod), labels, settings.pod_options, asking, expected
-    )
-    policy = settings.repair_policy
-    if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
-        policy = structs.replace(policy, race=RacePolicy.REPORT)
-    match decide(new, expectation, policy, live=None):
+    action, expectation = outside(pod, labels, judged, expected, listens)
+    match action:
         case ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
                 **_listed(pod),
@@ -167,7 +172,7 @@ def audit(
                 configuration=expectation.configuration,
             )
         case ReportUnmeshed():
-            return expectation.reason
+            return action.reason if action.doubted else expectation.reason
         case _:
             pass
     facts, decision = judged.facts, judged.decision
@@ -186,6 +191,31 @@ def audit(
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
     )
+
+
+def outside(
+    pod: Pod,
+    labels: Labels | None,
+    judged: Judgement,
+    expected: Callable[[Wish], Expectation],
+    listens: bool | None = None,
+) -> tuple[RepairAction, Expectation]:
+    """Decide whether a pod is in its mesh, and in which it should be; see `audit`."""
+    settings, asking = judged.installation.settings, judged.installation.applications
+    candidate = Candidate.of(pod)
+    new, expectation = as_admitted(candidate, labels, settings.pod_options, asking, expected)
+    policy = settings.repair_policy
+    if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
+        policy = structs.replace(policy, race=RacePolicy.REPORT)
+    settled = datetime.now(UTC).timestamp() >= candidate.addressed + SETTLED
+    action = decide(new, expectation, policy, live=None, settled=settled, listens=listens)
+    return action, expectation
+
+
+def left_out(pod: Pod, labels: Labels | None, judged: Judgement) -> str:
+    """How an ambient mesh has left the pod out; empty if it has not, or that is not known."""
+    action, _ = outside(pod, labels, judged, lambda _: NOT_INJECTED)
+    return action.reason if isinstance(action, ReportUnmeshed) and action.unmeshed else ""
 
 
 def _state(pod: Pod, decision: Action) -> State | None:

@@ -55,6 +55,8 @@ class Expectation(Struct, frozen=True):
     webhook: str = ""
     revision: str = ""
     root: str = ""
+    # Whether Istio's CNI should take the pod into an ambient mesh, instead of a sidecar.
+    ambient: bool = False
 
 
 class Hook(msgspec.Struct, frozen=True):

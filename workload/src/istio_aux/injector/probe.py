@@ -16,7 +16,7 @@ from prometheus_client import Counter
 
 from istio_aux.injector import probe_rules
 from istio_aux.injector.probe_rules import Question, refusal
-from istio_aux.injector.rules import NativeCheck, Probe
+from istio_aux.injector.rules import AGENTS, Agent, NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
@@ -29,7 +29,7 @@ from istio_aux.kube.errors import (
     retry_after,
 )
 from istio_aux.kube.objects import decoded
-from istio_aux.model.pod import Struct
+from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import ClientConfig
 from istio_aux.tasks import wait
@@ -248,6 +248,23 @@ async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
     nodes = await actions.list_kept(client, actions.NODES, actions.Node, {}, lambda node: node)
     return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
+
+
+async def read_agents(
+    client: Client, node: str = "", tenants: Callable[[str], bool] = lambda _namespace: False
+) -> dict[str, list[Agent]]:
+    """List the pods of Istio's CNI and of ztunnel, on a node or on all; those of tenants count not.
+
+    Raises:
+        KubeError: they cannot be listed.
+    """
+    where = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+    found = dict[str, list[Agent]]()
+    for name, selector in AGENTS.items():
+        selection = {"labelSelector": selector, **where}
+        pods = await actions.list_kept(client, actions.PODS, Pod, selection, Agent.of)
+        found[name] = [pod for pod in pods if not tenants(pod.namespace)]
+    return found
 
 
 async def check_kubelets(client: Client) -> NativeCheck | None:

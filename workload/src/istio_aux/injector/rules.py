@@ -1,14 +1,18 @@
-"""Whether an injector of Istio's is live, by all that can be seen of it and by its probe."""
+"""Whether an injector of Istio's is live, by all that can be seen of it and by its probe.
+
+And whether a node can take pods into an ambient mesh: Istio's CNI and ztunnel are ready there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
 from istio_aux.injector.injection import Expectation, Hook, Policies, expected
 from istio_aux.model.answers import Injector, State
+from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service
 from istio_aux.model.wish import Wish
@@ -191,3 +195,31 @@ def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
     if not slices:
         return Injector(state=State.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
     return Injector(state=State.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")
+
+
+AGENTS = {"istio-cni": "k8s-app=istio-cni-node", "ztunnel": "app=ztunnel"}
+"""The label of the pods of each, as a selector (istio manifests/charts/istio-cni and ztunnel,
+templates/daemonset.yaml)."""
+
+
+class Agent(Struct, frozen=True):
+    """A pod of one of them, which is on each node."""
+
+    namespace: str
+    node: str
+    ready: bool
+
+    @classmethod
+    def of(cls, pod: Pod) -> Agent:
+        """Read a pod."""
+        conditions, going = pod.status.conditions or (), pod.metadata.deletion_timestamp
+        ready = any(c.type == "Ready" and c.status == "True" for c in conditions)
+        where, node = pod.metadata.namespace, pod.spec.node_name or ""
+        return cls(namespace=where, node=node, ready=ready and going is None)
+
+
+def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> Iterator[str]:
+    """Name those that are not ready on a node; ``agents`` are all of each."""
+    for name, pods in agents.items():
+        if not any(pod.ready and pod.node == node for pod in pods):
+            yield name

@@ -22,6 +22,7 @@ from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import UNDECODABLE, one_line
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # v5 adds CLOSE, for stdin alone.
+FORWARD = ("v4.channel.k8s.io",)  # Of cri-streaming portforward/websocket.go.
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 # Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
 # hundred bytes in a few frames.
@@ -191,10 +192,50 @@ async def forward(
         channels,
         deadline,
         params=[("ports", str(port))],
-        protocols=("v4.channel.k8s.io",),  # Of cri-streaming portforward/websocket.go.
+        protocols=FORWARD,
         still=still,
         first_frame=bytes([_DATA]) + head.encode("ascii"),
     )
+
+
+class PortChannels(ForwardChannels):
+    """The same, to find out whether something listens on the port, whatever it answers."""
+
+    listens: bool | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the node sent an error, or the other side an answer."""
+        return max(map(len, self._received.values())) > _PREFIX
+
+    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
+        """Find it out: nothing but a refusal by the network shows that nothing listens."""
+        refusal = self._received[_REFUSED][_PREFIX:]
+        if self._received[_DATA][_PREFIX:] or (early.endswith("(1000)") and not refusal):
+            self.listens = True
+        elif b"connection refused" in refusal:
+            self.listens = False
+        return super().result(early, sent=sent)
+
+
+async def listens(
+    client: Client,
+    pod: Key,
+    port: int,
+    deadline: float,
+    *,
+    still: Check,
+) -> bool | None:
+    """Whether something listens on a port of a pod; None: not known. See `forward`.
+
+    What is sent is no TLS: a server that expects TLS answers with an alert, or closes.
+    """
+    channels, path = PortChannels(), actions.pod_path(pod.namespace, pod.name, "portforward")
+    await stream(
+        client, path, channels, deadline, params=[("ports", str(port))], protocols=FORWARD,
+        still=still, first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
+    )  # fmt: skip
+    return channels.listens
 
 
 async def stream(

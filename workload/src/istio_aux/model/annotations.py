@@ -156,6 +156,7 @@ NOT_NATIVE = "istio-aux.io/not-native"  # Ours: why a pod that we hold must not 
 TEMPLATES = "inject.istio.io/templates"  # Of Istio: names of its templates, with commas between.
 INJECTION = "istio-injection"  # The label of a namespace that the default revision selects.
 DATAPLANE = "istio.io/dataplane-mode"  # A label; `ambient` counts where Istio does not inject.
+REDIRECTION = "ambient.istio.io/redirection"  # Of Istio's CNI: `enabled` once it is captured.
 MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
 # Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
 WORKFLOW_NODE = "workflows.argoproj.io/node-name"
@@ -379,6 +380,7 @@ start_order = Annotation(
 inject_label = Label(INJECT, _flag, "true or false", longest=5)
 inject_annotation = Annotation(INJECT, _flag, "true or false", longest=5)
 dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
+redirection = Annotation(REDIRECTION, str, "enabled or pending", longest=16)
 native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 not_native_because = Annotation(NOT_NATIVE, str, "a reason", longest=256)
 templates = Annotation(TEMPLATES, names, f"at most {MOST_NAMES} names", longest=NAMES)

@@ -68,6 +68,7 @@ EventReason = Literal[
     "HeldNotNative",
     "NetworkLost",
     "NoSidecar",
+    "OutsideMesh",
     "PodHeld",
     "PodNotStarted",
     "ProxyKilled",

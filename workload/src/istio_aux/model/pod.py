@@ -227,12 +227,14 @@ class Condition(Struct, frozen=True):
 
     type: str = ""
     status: str = ""
+    last_transition_time: datetime | None = None
 
 
 class PodStatus(Struct, frozen=True):
     """``status``; container statuses come in any order, and any of them may be missing."""
 
     phase: str | None = None
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
     start_time: datetime | None = None  # When the kubelet first saw the pod.
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None

@@ -76,7 +76,7 @@ class Wish(Struct, frozen=True):
 
     def against(self) -> Iterator[str]:
         """Yield why it gets no sidecar, whichever webhook is called."""
-        yield from self._never()
+        yield from self.never()
         if self.asks is False:
             yield self.said
 
@@ -93,7 +93,7 @@ class Wish(Struct, frozen=True):
             yield "the sidecar is already injected"
         if ambient := self.ambient:
             yield ambient
-        yield from self._never()
+        yield from self.never()
 
     def labelled(self) -> Wish:
         """The same with the label that asks for a sidecar."""
@@ -111,7 +111,8 @@ class Wish(Struct, frozen=True):
             return self
         return self.labelled()
 
-    def _never(self) -> Iterator[str]:
+    def never(self) -> Iterator[str]:
+        """Yield why it can have no sidecar, whatever it asks for."""
         if self.host_network:
             yield "hostNetwork: Istio gives it no sidecar"
         if self.namespace in IGNORED:
@@ -134,10 +135,11 @@ class Wish(Struct, frozen=True):
 def ambient_by(pod: Source, namespace: Mapping[str, str] = {}) -> str:
     """The label by which a pod, or its namespace, is one of an ambient mesh; empty if none is.
 
-    Injection wins: Istio's injector does not look at that label (istio inject.go injectRequired),
-    and its CNI leaves a pod with a sidecar alone (istio cni/pkg/util/enablement_selector.go
-    Matches).
+    The label of the pod decides before that of its namespace. Injection wins: Istio's injector does
+    not look at that label (istio inject.go injectRequired), and its CNI leaves a pod with a sidecar
+    alone (istio cni/pkg/util/enablement_selector.go Matches, istio-cni values.yaml
+    enablementSelectors).
     """
-    if dataplane.get(namespace) == "ambient":
+    if dataplane.get(namespace) == "ambient" and dataplane.get(pod) != "none":
         return f"namespace {dataplane.shown(namespace)}"
     return dataplane.shown(pod) if dataplane.get(pod) == "ambient" else ""

@@ -1,7 +1,7 @@
-"""Find pods that should have a sidecar and have none, report them, and restart them if allowed.
+"""Find pods that should be in the mesh and are not, report them, and restart them if allowed.
 
 Known: `candidate` is all that is read of a pod. `store` holds pods, controllers, the decisions on
-them, and what earlier leaders left.
+them, and what earlier leaders left; `ambient` asks pods whether they are captured.
 Next: `rules` decides about a pod, `rollout` about the pods of a controller, `suspension` about a
 Job. These are pure.
 Done: `controller` restarts pods, `suspended_jobs` suspends Jobs and resumes them.

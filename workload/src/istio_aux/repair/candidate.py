@@ -10,11 +10,17 @@ from datetime import datetime
 from msgspec import structs
 
 from istio_aux.model import kept, kubelet, owners
+from istio_aux.model.annotations import redirection
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
+from istio_aux.model.selectors import LONGEST_NAME
 from istio_aux.model.wish import Wish
 
 _WORD = 16  # Characters: the longest phase, policy and wish that is known has nine.
+# The condition of a pod with a network (KEP-3085, on since Kubernetes 1.29).
+_NETWORK = "PodReadyToStartContainers"
+CAPTURED = "enabled"  # What Istio's CNI says once ztunnel has taken the pod.
+RENEWED = 60.0  # Seconds between a pod's start on its node and its network, if that is the first.
 _NO_KEY = Key("", "", "")
 
 
@@ -34,6 +40,13 @@ class Candidate(Struct, frozen=True):
     names_proxy: bool = False
     ends: datetime | None = None  # The end of its grace period; None: it is not being deleted.
     deleted: float = 0.0  # When its deletion began; 0 if that is not known.
+    node: str = ""
+    redirection: str = ""  # What Istio's CNI says: `enabled`, `pending`, or nothing.
+    # When it got its network, in seconds since 1970; 0: it has no address.
+    addressed: float = 0.0
+    renewed: bool = (
+        False  # Whether that may be its second network, and the annotation of the first.
+    )
 
     @classmethod
     def of(cls, pod: Pod) -> Candidate:
@@ -46,6 +59,10 @@ class Candidate(Struct, frozen=True):
         conditions = pod.status.conditions or ()
         grace = meta.deletion_grace_period_seconds
         labels = kept.size(pod.labels)
+        started, captured = pod.status.start_time, shared(redirection.get(meta) or "")
+        made = [c.last_transition_time for c in conditions if c.type == _NETWORK]
+        got = next(filter(None, (*made, started, created)), None)
+        network = got.timestamp() if got else 1.0
         if wish.annotation:
             wish = structs.replace(wish, annotation=wish.annotation[:_WORD])
         return cls(
@@ -65,6 +82,11 @@ class Candidate(Struct, frozen=True):
             # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to
             # the present (apiserver rest.BeforeDelete), which does not say when the deletion began.
             deleted=ends.timestamp() - grace if ends and grace else 0.0,
+            node=shared((pod.spec.node_name or "")[:LONGEST_NAME]),
+            redirection=captured,
+            addressed=network if pod.status.pod_ip else 0.0,
+            renewed=captured == CAPTURED
+            and network > (started.timestamp() if started else network) + RENEWED,
         )  # fmt: skip
 
     @classmethod

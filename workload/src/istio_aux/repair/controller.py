@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from istio_aux.injector import probe_rules
+from istio_aux.injector.probe import read_agents
+from istio_aux.injector.rules import not_ready
 from istio_aux.kube import actions
 from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Client
@@ -32,7 +34,9 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.model.text import listed
 from istio_aux.repair import rollout
+from istio_aux.repair.ambient import Asking
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
@@ -83,8 +87,9 @@ class RepairController:
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self.store = PodStore(
-            namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock
-        )
+            namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock,
+            settled=self._limits.settled,
+        )  # fmt: skip
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits, clock=clock,
             allowed=policy.race is RacePolicy.RESTART_JOBS, leadership=leadership,
@@ -98,9 +103,8 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        unmeshed = telemetry.gauge(
-            "unmeshed_pods", "Pods that should have a sidecar and have none."
-        )
+        self._asking = Asking(client, self.store.captures, self.store.reconsider)
+        unmeshed = telemetry.gauge("unmeshed_pods", "Pods that should be in the mesh and are not.")
         unmeshed.set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
 
@@ -160,9 +164,17 @@ class RepairController:
     @property
     def finished(self) -> bool:
         """Whether everything is decided, and nothing can be done until something changes."""
-        return not (self.store.undecided or self.store.changed or self._tasks) and all(
-            isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
-            for owner in self._active
+        captures = self.store.captures
+        asked = not (self._leading and (any(captures.doubted.values()) or self._asking.tasks))
+        decided = captures.until is None and asked
+        busy = self.store.undecided or self.store.changed or self._tasks
+        return (
+            decided
+            and not busy
+            and all(
+                isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
+                for owner in self._active
+            )
         )
 
     def candidates(self) -> list[Unmeshed]:
@@ -201,6 +213,7 @@ class RepairController:
                 await self._observe_changed()
                 if self._leading and not self._stopping:
                     self._start_next()
+                    self._asking.begin()
                 await self._rest()
             except Exception:  # It must not end the process, which also serves admission.
                 self._recorder.unhandled("repair")
@@ -209,7 +222,7 @@ class RepairController:
     async def stop(self, patience: float) -> None:
         """Start nothing more, and end what is under way within ``patience`` seconds."""
         self._stopping = True
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._asking.tasks.values()]
         await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
 
     def _queue_all(self) -> None:
@@ -307,7 +320,8 @@ class RepairController:
             if isinstance(owner.step, Defer | Stop) and owner.step.until is not None
         }
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(min(until.values(), default=None)):
+            times = filter(None, (*until.values(), self.store.captures.until))
+            async with asyncio.timeout_at(min(times, default=None)):
                 await self._woken.wait()
         now = self._now().monotonic
         for owner, then in until.items():
@@ -338,6 +352,8 @@ class RepairController:
         labels = candidate.wish.labels
         if pod.labelled:
             await self._dry_run(owner.namespace, labels)
+        if isinstance(pod.action, Restart) and pod.action.ambient:
+            await self._ready_to_capture(candidate.node)
         with _needed("not stored for the next leader, or its pods are not known", changed=True):
             await self._compare(owner, labels)
             owner.announced = True
@@ -403,6 +419,13 @@ class RepairController:
         result = probe_rules.created(answer)
         if not result.injected:
             raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
+
+    async def _ready_to_capture(self, node: str) -> None:
+        """Check that a pod in the place of one of this node could be captured there."""
+        with _needed("not known whether Istio can capture a new pod"):
+            agents = await read_agents(self._client, node, self.store.selected)
+        if lacking := [*not_ready(agents, node)]:
+            raise NotRestartedError(f"not ready on node {node}: {listed(lacking)}")
 
     async def _compare(self, owner: PodOwner, labels: Mapping[str, str]) -> None:
         """List the pods of a controller: raises an error unless the watch has shown the same.

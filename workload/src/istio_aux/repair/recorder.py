@@ -7,7 +7,7 @@ import logging
 from istio_aux.kube.events import Events
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Key
-from istio_aux.repair.rules import Restart
+from istio_aux.repair.rules import OUTSIDE, Restart
 from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class RepairRecorder(Recorder):
         self._announced: set[Key] = set()
 
     def unmeshed(self, pod: Key, why: str, *, lasts: bool = True) -> None:
-        """The pod has no sidecar and is not restarted, and why.
+        """The pod is outside its mesh and is not restarted, and why.
 
         A reason is logged once. The pod gets one Event, with the first reason that ``lasts``.
         """
@@ -45,10 +45,10 @@ class RepairRecorder(Recorder):
         if lasts and pod not in self._announced:
             self._announced.add(pod)
             # A cluster may be full of such pods: Events about actions overtake these.
+            reason = "OutsideMesh" if why.startswith(OUTSIDE) else "NoSidecar"
             self._events.emit(
-                pod, "Warning",
-                reason="NoSidecar", action="Report", note=why, mass=True, once=True,
-            )  # fmt: skip
+                pod, "Warning", reason=reason, action="Report", note=why, mass=True, once=True
+            )
 
     def forget(self, pod: Key) -> None:
         """The pod is gone, or needs no sidecar any more."""
@@ -61,7 +61,8 @@ class RepairRecorder(Recorder):
         if not restart.suspend:
             self.count("evicted")
         self._log_pod(logging.INFO, "restarted", pod, way=way, reason=restart.reason)
-        note = f"restarted, so that it gets a sidecar: {restart.reason}"
+        aim = "is captured" if restart.ambient else "gets a sidecar"
+        note = f"restarted, so that it {aim}: {restart.reason}"
         self._event(pod, "Normal", "RestartedForSidecar", note, action)
 
     def refused(self, pod: Key, why: str, problem: str, *, changed: bool) -> None:

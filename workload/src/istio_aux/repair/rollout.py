@@ -45,7 +45,15 @@ from istio_aux.model.election import NEWEST, Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Struct
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Restart, Skip
+from istio_aux.repair.rules import (
+    SETTLED,
+    AwaitCapture,
+    Captured,
+    RepairAction,
+    ReportUnmeshed,
+    Restart,
+    Skip,
+)
 from istio_aux.repair.suspension import AGAIN
 
 _LAST = 4e9  # Seconds since 1970: the year 2096.
@@ -73,16 +81,18 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory: float = AGAIN.total_seconds()
     # The least of it in a new process, whatever the clocks of the two processes show.
     least_memory: float = 3600.0
+    settled: float = SETTLED  # Until a pod that is not captured counts as outside.
     restarts: int | None = None  # How many pods may be restarted at all; None: any number.
 
 
 class Sidecar(StrEnum):
-    """Whether a pod has its sidecar, and if not, whether it should."""
+    """Whether a pod has its sidecar, or is captured, and if not, whether it should be."""
 
     PRESENT = "present"
     MISSING = "missing"
     UNKNOWN = "unknown"
     UNWANTED = "unwanted"
+    AWAITED = "awaited"  # An ambient mesh may capture the pod yet.
 
 
 class Replica(Struct, frozen=True, gc=False):
@@ -176,13 +186,13 @@ Step = Next | Defer | Stop
 
 def replica(pod: Candidate, action: RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    owner, present = pod.controller, pod.names_proxy
+    owner, sidecar = pod.controller, Sidecar.PRESENT if pod.names_proxy else _sidecar(action)
     # A Job's pod with a sidecar may finish before anybody sees it Ready.
-    ready = pod.ready or (present and owner.is_job)
+    ready = pod.ready or (sidecar is Sidecar.PRESENT and owner.is_job)
     return Replica(
         name=pod.key.name,
         uid=pod.key.uid,
-        sidecar=Sidecar.PRESENT if present else _sidecar(action),
+        sidecar=sidecar,
         ready=ready and not pod.deleting,
         deleting=pod.deleting,
         restart=isinstance(action, Restart),
@@ -295,8 +305,9 @@ def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
     """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
     # A tenant may have written it: not all times exist in UTC.
     at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
-    why = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar either"
+    made = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted,"
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
+    why = f"{made} is not in the mesh either"
     return Failure(why, at.timestamp(), now.monotonic + limits.memory - age)
 
 
@@ -378,7 +389,7 @@ def _observe(
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
-            why = f"{pod.name}, made after {old.pod} was evicted, has no sidecar either"
+            why = f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either"
             failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
             return structs.replace(idle, failure=failure)
     if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
@@ -390,8 +401,12 @@ def _observe(
 
 def _sidecar(action: RepairAction) -> Sidecar:
     match action:
+        case Captured():
+            return Sidecar.PRESENT
         case Skip():
             return Sidecar.UNWANTED
+        case AwaitCapture():
+            return Sidecar.AWAITED
         case ReportUnmeshed(unmeshed=False):
             return Sidecar.UNKNOWN
         case ReportUnmeshed() | Restart():
@@ -401,7 +416,7 @@ def _sidecar(action: RepairAction) -> Sidecar:
 def _await(
     rollout: Rollout, replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
 ) -> Defer | Stop:
-    awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready with a sidecar"
+    awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready in the mesh"
     unconfirmed, late = replacing.since + limits.unconfirmed, replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
@@ -433,7 +448,7 @@ def _held(
     seen = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
-            seen[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic
+            seen[f"{pod.name} is in the mesh and is not Ready yet"] = now.monotonic
     # At first sight of the pods it is unknown which of them went just before. The set
     # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)

@@ -1,17 +1,17 @@
-"""What to do about a pod that may have missed its sidecar: the decision of the repair controller.
+"""What to do about a pod that may be outside its mesh: the decision of the repair controller.
 
-Whether the pod should have a sidecar is an input (`injection`). When its turn comes is decided in
-`rollout`.
+A pod is in the mesh by its sidecar, or because Istio's CNI has captured it. Which of them it should
+be is an input (`injection`). When its turn comes is decided in `rollout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation
-from istio_aux.model.annotations import INJECTED, text_label
+from istio_aux.model.annotations import INJECTED, REDIRECTION, text_label
 from istio_aux.model.applications import Application, Applications, PodOptions
 from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
@@ -19,7 +19,7 @@ from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.wish import Wish
-from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.candidate import CAPTURED, Candidate
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
@@ -28,11 +28,20 @@ class Skip(Reasoned, frozen=True):
     """Do nothing: the pod needs no sidecar, or must not be touched."""
 
 
-class ReportUnmeshed(Reasoned, frozen=True):
-    """Do not restart the pod, which has no sidecar; the reason says why not."""
+class Captured(Skip, frozen=True):
+    """Do nothing: the pod is in its ambient mesh."""
 
-    unmeshed: bool  # Whether it should have one; False: that is not known.
+
+class AwaitCapture(Reasoned, frozen=True):
+    """Decide again once the pod has an address, or has had one for `SETTLED` seconds."""
+
+
+class ReportUnmeshed(Reasoned, frozen=True):
+    """Do not restart the pod, which is not in its mesh; the reason says why not."""
+
+    unmeshed: bool  # Whether it should be; False: not known whether it should, or whether it is.
     waits: bool = False  # Whether it is decided again as soon as the injector is live.
+    doubted: bool = False  # Whether only the pod itself shows whether it is in an ambient mesh.
 
 
 class Restart(Reasoned, frozen=True):
@@ -43,9 +52,18 @@ class Restart(Reasoned, frozen=True):
 
     # Whether its Job is suspended instead, whose pods are never evicted: see `suspension`.
     suspend: bool = False
+    ambient: bool = False  # Whether Istio's CNI has to capture the next one.
 
 
-RepairAction = Skip | ReportUnmeshed | Restart
+RepairAction = Skip | AwaitCapture | ReportUnmeshed | Restart
+
+OUTSIDE = "outside the mesh"  # The beginning of the reason about a pod that was not captured.
+SETTLED = 30.0
+"""Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
+tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
+cni/pkg/nodeagent/informers.go setupHandlers)."""
+TUNNEL = 15008
+"""The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config)."""
 
 
 def as_admitted(
@@ -54,11 +72,14 @@ def as_admitted(
     options: PodOptions,
     applications: Applications,
     expect: Callable[[Wish], Expectation],
+    *,
+    going: Collection[str] = (),
 ) -> tuple[Candidate, Expectation]:
-    """Return the pod as our admission would make it now, and whether that should have a sidecar.
+    """Return the pod as our admission would make it now, and whether that should be in the mesh.
 
     ``labels`` are those of its namespace, which need not be selected: a pod of any namespace may
-    miss its sidecar. None: they are not known. ``expect`` says what Istio would do.
+    miss its sidecar. None: they are not known. ``expect`` says what Istio's injector would do. What
+    gets no sidecar may be captured by its CNI, in selected namespaces that are not ``going``.
     """
     wish = structs.replace(pod.wish, around=labels)
     covered = applications.covers(wish.namespace, wish.application)
@@ -69,7 +90,12 @@ def as_admitted(
     new = wish.admitted(applications, options.inject if ours else None)
     if new is not wish:
         pod = structs.replace(pod, wish=new)
-    return pod, Expectation(expected=False, reason=why) if why else expect(new)
+    if why:
+        return pod, Expectation(expected=False, reason=why)
+    expectation, ambient = expect(new), new.ambient if ours and new.namespace not in going else ""
+    if ambient and expectation.expected is False:
+        expectation = Expectation(expected=True, reason=ambient, ambient=True)
+    return pod, expectation
 
 
 def decide(
@@ -79,22 +105,20 @@ def decide(
     *,
     live: bool | None,
     obstacle: str = "",
+    settled: bool = False,
+    listens: bool | None = None,
 ) -> RepairAction:
     """Decide what to do about ``pod``, as our admission would make it now.
 
     ``live``: whether the injector would give a new pod its sidecar; None: not known. ``obstacle``:
-    why the Job that controls the pod cannot be suspended, once that is known.
+    why the Job that controls the pod cannot be suspended, once that is known. ``settled``: whether
+    the pod has had its address for `SETTLED` seconds. ``listens``: whether something listens on
+    `TUNNEL` in its network; None: not known.
     """
-    if reason := next(_reasons_to_skip(pod, policy), None):
-        return Skip(reason=reason)
-    if expectation.expected is None:
-        why = f"not known whether the pod should have a sidecar: {expectation.reason}"
-        return ReportUnmeshed(reason=why, unmeshed=False)
-    if not expectation.expected:
-        return Skip(reason=expectation.reason)
-    problem = f"the pod has no sidecar and should have one: {expectation.reason}"
-    if not policy.race.restarts:
-        return ReportUnmeshed(reason=problem, unmeshed=True)
+    judged = _judge(pod, expectation, policy, settled=settled, listens=listens)
+    if not (isinstance(judged, ReportUnmeshed) and judged.unmeshed and policy.race.restarts):
+        return judged
+    problem, live = judged.reason, True if expectation.ambient else live
     owner = pod.controller
     obstacle = next(_reasons_to_keep(pod, owner, policy, live), obstacle)
     if obstacle:
@@ -104,11 +128,62 @@ def decide(
         job = "Job, or the set that it is part of," if owner.kind == "Job" else owner.kind
         problem += f"; the {job} is suspended until all its pods are gone, and makes new ones"
         problem += f"; what it has done for the {owner.kind} is lost"
-    return Restart(problem, suspend=owner.is_job)
+    return Restart(problem, suspend=owner.is_job, ambient=expectation.ambient)
 
 
-def _reasons_to_skip(pod: Candidate, policy: RepairPolicy) -> Iterator[str]:
-    """Why the pod is left alone whether it should have a sidecar or not."""
+def _judge(
+    pod: Candidate,
+    expectation: Expectation,
+    policy: RepairPolicy,
+    *,
+    settled: bool,
+    listens: bool | None,
+) -> RepairAction:
+    """Find out whether the pod is where it should be; see `decide`."""
+    if reason := next(_reasons_to_skip(pod, policy, expectation), None):
+        return Skip(reason=reason)
+    if expectation.expected is None:
+        why = f"not known whether the pod should have a sidecar: {expectation.reason}"
+        return ReportUnmeshed(reason=why, unmeshed=False)
+    if not expectation.expected:
+        return Skip(reason=expectation.reason)
+    if expectation.ambient:
+        return _judge_capture(pod, expectation, settled=settled, listens=listens)
+    problem = f"the pod has no sidecar and should have one: {expectation.reason}"
+    return ReportUnmeshed(reason=problem, unmeshed=True)
+
+
+def _judge_capture(
+    pod: Candidate, expectation: Expectation, *, settled: bool, listens: bool | None
+) -> RepairAction:
+    """Find out whether Istio's CNI has captured the pod.
+
+    It annotates a pod when ztunnel has taken it (istio cni/pkg/nodeagent/meshdataplane_linux.go
+    AddPodToMesh). It does not look at the annotation again when the pod gets another network, as
+    after the start of its node (istio#61182, istio#55968).
+    """
+    said = f'annotation {REDIRECTION}: "{pod.redirection}"'
+    how = said if pod.redirection else f"it has no annotation {REDIRECTION}"
+    captured: bool | None = pod.redirection == CAPTURED
+    if pod.renewed:
+        captured = listens
+        answer = {True: "listens", False: "does not listen", None: "may listen or not"}[listens]
+        how += f", maybe of an earlier network: ztunnel {answer} on port {TUNNEL} of this one"
+    if captured:
+        return Captured(f"the pod is in the ambient mesh: {how}")
+    if not (pod.addressed and settled):
+        return AwaitCapture(f"not captured yet: {how if pod.addressed else 'it has no address'}")
+    if captured is None:
+        why = f"not known whether the pod is in the ambient mesh: {how}"
+        return ReportUnmeshed(why, unmeshed=False, doubted=True)
+    problem = f"{OUTSIDE}: {how}; it should be in: {expectation.reason}"
+    return ReportUnmeshed(problem, unmeshed=True)
+
+
+def _reasons_to_skip(
+    pod: Candidate, policy: RepairPolicy, expectation: Expectation
+) -> Iterator[str]:
+    """Why the pod is left alone whether it should be in the mesh or not."""
     if policy.race is RacePolicy.NONE:
         yield "race-policy: none"
     if pod.too_much:
@@ -121,14 +196,15 @@ def _reasons_to_skip(pod: Candidate, policy: RepairPolicy) -> Iterator[str]:
         yield f"the pod has a container {PROXY}"
     if pod.wish.injected:
         yield f"annotation {INJECTED}: Istio has processed the pod"
-    # A new pod would get no sidecar either; the expectation may be out of date.
-    yield from pod.wish.against()
     # Without these pods nothing could be repaired.
     for label, value in _JUJU:
         if label.on(pod.wish.labels) and value in {None, label.get(pod.wish.labels)}:
             yield f"Juju needs the pod: label {label.name}"
     if policy.ours == Application(pod.wish.namespace, pod.wish.application):
         yield "the pod is one of istio-aux itself"
+    # A new pod would get no sidecar either; the expectation may be out of date. The CNI does not
+    # look at what a pod says of its sidecar.
+    yield from pod.wish.never() if expectation.ambient else pod.wish.against()
 
 
 def _reasons_to_keep(

@@ -29,10 +29,18 @@ from istio_aux.model.pod import OwnerReference, Pod, alike, shared
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.wish import Wish
 from istio_aux.repair import rollout
+from istio_aux.repair.ambient import Captures
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import IDLE, Failure, Replica, Rollout, RolloutLimits, Sidecar, Step
-from istio_aux.repair.rules import RepairAction, ReportUnmeshed, Skip, as_admitted, decide
+from istio_aux.repair.rules import (
+    SETTLED,
+    RepairAction,
+    ReportUnmeshed,
+    Skip,
+    as_admitted,
+    decide,
+)
 from istio_aux.repair.suspension import Leave
 
 
@@ -194,6 +202,7 @@ class PodStore:
         *,
         going: Collection[str] = (),
         clock: Clock = system_clock,
+        settled: float = SETTLED,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
         self._now, self._going = clock, going
@@ -207,6 +216,7 @@ class PodStore:
         self.pods: dict[Key, StoredPod] = {}
         self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # The same.
         self.changed = OrderedDict[PodOwner, None]()
+        self.captures = Captures(clock, settled)
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
@@ -223,11 +233,16 @@ class PodStore:
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         wish = candidate.wish.admitted(self.applications, self._options.inject)
-        possible = structs.replace(candidate, wish=wish)
-        action = decide(possible, UNKNOWN, self._policy, live=None)
+        possible, expectation = structs.replace(candidate, wish=wish), UNKNOWN
+        # Nor does the CNI ask what a pod says of its sidecar.
+        if wish.asks is False:
+            captured = structs.replace(wish, around=self.namespaces.get(key.namespace)).ambient
+            expectation = structs.replace(UNKNOWN, ambient=bool(captured))
+        action = decide(possible, expectation, self._policy, live=None)
         if isinstance(action, Skip):
             stored.bare, stored.action = None, alike(kept.brief(action))
             self._recorder.forget(key)
+            self.captures.forget(key, candidate.node)
             self._update(stored, rollout.replica(candidate, action))
         else:
             stored.labels = alike(kept.packed(candidate.wish.labels))
@@ -242,6 +257,7 @@ class PodStore:
             if not self._by_namespace[key.namespace]:
                 del self._by_namespace[key.namespace]
             self._recorder.forget(key)
+            self.captures.forget(key, stored.bare.node if stored.bare else "")
             self._join(stored, None)
 
     def set_injectors(self, control_planes: ControlPlanes) -> None:
@@ -291,6 +307,7 @@ class PodStore:
 
     async def catch_up(self) -> None:
         """Decide again on all pods whose decisions are out of date, in batches."""
+        await self._decide_again([self.pods[key] for key in self.captures.due()])
         while self._outdated:
             outdated, self._outdated = self._outdated, dict[str | None, None]()
             self._deciding = True
@@ -298,6 +315,12 @@ class PodStore:
             pods = [self.pods] if None in outdated else pods
             await self._decide_again(chain.from_iterable(each.values() for each in pods))
         self._deciding = False
+
+    def reconsider(self, key: Key) -> None:
+        """Decide again on a pod, if it is there."""
+        if stored := self.pods.get(key):
+            self._decide(stored)
+            self._woken.set()
 
     async def _decide_again(self, pods: Iterable[StoredPod]) -> None:
         for number, stored in enumerate([*pods]):
@@ -317,13 +340,16 @@ class PodStore:
         stored.action = _UNDECIDED  # If this fails, nothing is done.
         new, expectation = as_admitted(
             candidate, self.namespaces.get(stored.key.namespace), self._options,
-            self.applications, self.expect,
+            self.applications, self.expect, going=self._going,
         )  # fmt: skip
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         action = decide(
             new, expectation, self._policy, live=live,
             obstacle=stored.owner.obstacle if stored.owner else "",
+            settled=self.captures.settled(candidate), listens=self.captures.listens(candidate),
         )  # fmt: skip
+        if self.captures.decided(candidate, action):
+            self._woken.set()
         stored.action = alike(kept.brief(action))
         stored.labelled = new.wish.labels != candidate.wish.labels
         self._update(stored, rollout.replica(candidate, action))
@@ -342,6 +368,10 @@ class PodStore:
             why = f"namespace {wish.namespace} is being deleted, and takes no new pods"
             return Expectation(expected=False, reason=why)
         return self.control_planes.expected(wish)
+
+    def selected(self, namespace: str) -> bool:
+        """Whether a namespace is selected: it may be a tenant's."""
+        return self._options.namespaces.matches(self.namespaces.get(namespace, {}))
 
     def forget(self, owner: PodOwner) -> None:
         """Remove a controller that has no pods, unless it was made again since."""

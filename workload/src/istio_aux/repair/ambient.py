@@ -1,0 +1,137 @@
+"""Pods of an ambient mesh: since when they are not captured, and whether they say that they are.
+
+`rules` decides. The annotation of most pods shows whether they are captured. Where it may be that
+of an earlier network, the leader asks the pod: a port-forward to ztunnel's port in its network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import takewhile
+
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import KubeError
+from istio_aux.kube.exec import listens
+from istio_aux.model.moment import Clock
+from istio_aux.model.pod import Key
+from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import TUNNEL, AwaitCapture, RepairAction, ReportUnmeshed, Skip
+
+AT_ONCE = 8  # Pods that are asked at the same time, each of another node: one may hang.
+DEADLINE = 5.0  # Seconds for the answer.
+AGAIN = 300.0  # Seconds until a pod that gave no answer is asked again.
+
+
+class Captures:
+    """What is known of pods that should be captured, beside the pods. It is empty if all are well.
+
+    Attributes:
+        doubted: pods that are to be asked, by their node, and when their network was made.
+        answers: what pods answered, and when the network was made in which they were asked. None:
+            there was no answer.
+    """
+
+    def __init__(self, clock: Clock, settled: float) -> None:
+        """``settled``: how long a pod is not captured until it is outside; see `rules.SETTLED`."""
+        self._now, self._settled = clock, settled
+        self._since: dict[Key, float] = {}  # They have an address, and are not captured.
+        self._waiting: dict[Key, float] = {}  # Of them: when they are decided on again, in order.
+        self.answers: dict[Key, tuple[float, bool | None]] = {}
+        self.doubted = defaultdict[str, dict[Key, float]](dict)
+
+    def settled(self, pod: Candidate) -> bool:
+        """Whether the pod has had its address, and was not captured, long enough."""
+        since = self._since.get(pod.key)
+        return since is not None and self._now().monotonic >= since + self._settled
+
+    def listens(self, pod: Candidate) -> bool | None:
+        """Whether ztunnel listens in its network; None: not known."""
+        network, answer = self.answers.get(pod.key, (0.0, None))
+        return answer if network == pod.addressed else None
+
+    def decided(self, pod: Candidate, action: RepairAction) -> bool:
+        """Remember what follows from a decision; return whether there is more to wait for."""
+        key = pod.key
+        self.doubted.get(pod.node, {}).pop(key, None)
+        if isinstance(action, AwaitCapture) and pod.addressed:
+            if key not in self._since:
+                self._since[key] = now = self._now().monotonic
+                self._waiting[key] = now + self._settled
+                return True
+        elif isinstance(action, Skip | AwaitCapture):
+            self._since.pop(key, None)
+            self._waiting.pop(key, None)
+        asked = self.answers.get(key, (0.0,))[0] == pod.addressed
+        if isinstance(action, ReportUnmeshed) and action.doubted and not asked:
+            self.doubted[pod.node][key] = pod.addressed
+            return True
+        return False
+
+    def forget(self, key: Key, node: str = "") -> None:
+        """The pod is gone."""
+        for known in (self._since, self._waiting, self.answers, self.doubted.get(node, {})):
+            known.pop(key, None)
+
+    @property
+    def until(self) -> float | None:
+        """When the next pod is decided on again (monotonic)."""
+        return next(iter(self._waiting.values()), None)
+
+    def due(self) -> list[Key]:
+        """Take the pods that are decided on again now."""
+        now = self._now().monotonic
+        due = [*takewhile(lambda key: self._waiting[key] <= now, self._waiting)]
+        for key in due:
+            del self._waiting[key]
+        return due
+
+
+class Asking:
+    """Asks the pods that are doubted, one of a node at a time."""
+
+    def __init__(
+        self, client: Client, captures: Captures, reconsider: Callable[[Key], None]
+    ) -> None:
+        """``reconsider`` decides on a pod again, if there is one."""
+        self._client, self._captures, self._reconsider = client, captures, reconsider
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self) -> None:
+        """Ask as many as may be asked now."""
+        doubted = self._captures.doubted
+        for node in [node for node in doubted if node not in self.tasks]:
+            if not doubted[node]:
+                del doubted[node]
+            elif len(self.tasks) < AT_ONCE:
+                key = next(iter(doubted[node]))
+                work = self._ask(node, key, doubted[node].pop(key))
+                self.tasks[node] = asyncio.create_task(work, name=f"ask {key}")
+
+    async def _ask(self, node: str, key: Key, network: float) -> None:
+        try:
+            answer = await ask(self._client, key)
+        finally:
+            del self.tasks[node]
+        self._captures.answers[key] = network, answer
+        if answer is None:
+            asyncio.get_running_loop().call_later(AGAIN, self._ask_again, key)
+        self._reconsider(key)
+
+    def _ask_again(self, key: Key) -> None:
+        self._captures.answers.pop(key, None)
+        self._reconsider(key)
+
+
+async def ask(client: Client, key: Key) -> bool | None:
+    """Whether ztunnel listens in the network of a pod; None: not known."""
+
+    async def same() -> bool:
+        return await actions.read_pod(client, key) is not None
+
+    try:
+        return await listens(client, key, TUNNEL, DEADLINE, still=same)
+    except KubeError:
+        return None
