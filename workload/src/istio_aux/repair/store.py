@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import chain
 
 import msgspec
@@ -280,15 +281,12 @@ class PodStore:
 
     def sidecars(self, selected: Collection[str]) -> Counter[str]:
         """How many pods have a sidecar, by namespace: selected ones, and those of applications."""
-        return Counter(
-            pod.key.namespace
-            for pod in self.pods.values()
-            if pod.has_sidecar
-            and (
-                pod.key.namespace in selected
-                or self.applications.covers(pod.key.namespace, pod.application)
-            )
-        )
+        found = Counter[str]()
+        for name, pods in self._by_namespace.items():
+            every, named = name in selected, partial(self.applications.covers, name)
+            have = (pod for pod in pods.values() if pod.has_sidecar)
+            found[name] = sum(every or named(pod.application) for pod in have)
+        return +found
 
     async def learn(self, owner: PodOwner, why: Leave) -> None:
         """Decide again on the pods of a Job that is not suspended."""
