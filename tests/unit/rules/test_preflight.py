@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.cli import preflight, report
-from istio_aux.cli.moving import Survey, To
+from istio_aux.cli.moving import NetworkPolicy, Survey, To
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
@@ -253,6 +253,30 @@ def test_what_breaks_or_stays_behind_is_named_by_namespace(
     assert all(part in line for part, line in zip(found, lines, strict=True)), lines
     assert {each.check for each in results} == {"namespace training"}
     assert all(each.do for each in results)
+
+
+@pytest.mark.parametrize(
+    ("ingress", "closed"),
+    [
+        ([{"ports": [{"port": 9090}, {"port": "metrics"}]}], True),
+        ([{"ports": [{"port": 9090}]}, {"from": []}], False),
+        ([{"ports": [{"port": 9090}, {"port": 15000, "endPort": 15010}]}], False),
+        ([{"ports": [{"protocol": "TCP"}]}], False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_a_network_policy_is_named_that_keeps_the_ambient_mesh_away(
+    ingress: Any, closed: bool
+) -> None:
+    survey = Survey(To.AMBIENT, mesh(State.LIVE), {"training": ENABLED})
+    about = {"name": "web", "namespace": "training"}
+
+    survey.policy(msgspec.convert({"metadata": about, "spec": {"ingress": ingress}}, NetworkPolicy))
+
+    [found] = survey.results()
+    assert (found.result == "problem") is closed
+    assert found.what.endswith("NetworkPolicy/web") is closed
 
 
 def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_judged() -> None:

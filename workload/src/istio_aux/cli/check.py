@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from istio_aux import rights
 from istio_aux.cli import cluster, preflight, report, workloads
 from istio_aux.cli.installation import Installation, Installations
-from istio_aux.cli.moving import Survey, To
+from istio_aux.cli.moving import NetworkPolicy, Survey, To
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_version
@@ -26,7 +26,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
 from istio_aux.kube.lease import StoredLease
-from istio_aux.kube.objects import Unreadable
+from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
 from istio_aux.model.owners import controller
@@ -223,10 +223,24 @@ async def _moving(
             survey.template(pod, workload, kept=kept(pod), counted=each.counted)
     for kind in ("ResourceQuota", "LimitRange") if to is To.NATIVE else ():
         path = actions.collection("v1", f"{kind.lower()}s")
-        async for page in actions.pages(client, path, workloads.Named, {}):
-            for item in page.items:
-                survey.limits(kind, item.metadata.namespace, item.metadata.name)
+        async for item in _all(client, path, workloads.Named, unread):
+            survey.limits(kind, item.metadata.namespace, item.metadata.name)
+    if to is To.AMBIENT:
+        path = actions.collection("networking.k8s.io/v1", "networkpolicies")
+        async for item in _all(client, path, NetworkPolicy, unread):
+            survey.policy(item)
     return [*(preflight.unknown("pods", why) for why in unread[:TRIED]), *survey.results()]
+
+
+async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> AsyncGenerator[T]:
+    """List a collection; why it, or an object of it, is not known is added to ``unread``."""
+    try:
+        async for page in actions.pages(client, path, kind, {}):
+            unread += map(str, page.unreadable)
+            for item in page.items:
+                yield item
+    except ApiError as error:
+        unread.append(workloads.gap(error, f"list {path.rpartition('/')[2]}"))
 
 
 async def _admission(

@@ -27,7 +27,7 @@ from istio_aux.model.annotations import (
     start_order,
 )
 from istio_aux.model.owners import controller, group
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Metadata, Pod, Struct
 from istio_aux.model.policy import StartMode
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
@@ -43,6 +43,34 @@ _FOR_SIDECARS = (
     "istio-aux.io/", "sidecar.istio.io/", "traffic.sidecar.istio.io/", PROXY_CONFIG, TEMPLATES,
 )  # fmt: skip
 _TAKE_OUT = "take that out"
+HBONE = 15008  # istio.io/latest/docs/ambient/usage/networkpolicy.
+
+
+class _Port(Struct, frozen=True):
+    port: int | str | None = None
+    end_port: int | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether it is, or may be, that of the ambient mesh."""
+        if not isinstance(self.port, int):
+            return self.port is None
+        return self.port <= HBONE <= (self.end_port or self.port)
+
+
+class _Ingress(Struct, frozen=True):
+    ports: tuple[_Port, ...] | None = None
+
+
+class _PolicySpec(Struct, frozen=True):
+    ingress: tuple[_Ingress, ...] | None = None
+
+
+class NetworkPolicy(Struct, frozen=True):
+    """The ports to which it lets others send."""
+
+    metadata: Metadata = Metadata()
+    spec: _PolicySpec = _PolicySpec()
 
 
 class To(StrEnum):
@@ -91,6 +119,10 @@ _ASKING = Obstacle(f"ask for a sidecar by {INJECT}, which wins over ambient", _T
 _ENDING = Obstacle(
     "end a proxy that will not be there, and may fail by that", _TAKE_OUT, Verdict.PROBLEM
 )
+_PORTS = Obstacle(
+    f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
+    f"allow TCP port {HBONE}, too", Verdict.PROBLEM,
+)  # fmt: skip
 _BOTH = Obstacle("labels win over the one for ambient", "remove them when the namespace is moved")
 
 
@@ -133,6 +165,14 @@ class Survey:
         """Take in a ResourceQuota or a LimitRange, after all pods and templates."""
         if any(found.do == _TO_DO[not_native.RAISES] for found in self._found.get(namespace, ())):
             self._add(namespace, _LIMITS, f"{kind}/{name}")
+
+    def policy(self, policy: NetworkPolicy) -> None:
+        """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
+        about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
+        around = self._namespaces.get(about.namespace, {})
+        meshed = self._mesh.expected(Wish(namespace=about.namespace, around=around)).expected
+        if meshed and ports and all(of and not any(p.reached for p in of) for of in ports):
+            self._add(about.namespace, _PORTS, f"NetworkPolicy/{about.name}")
 
     def results(self) -> Iterator[CheckResult]:
         """What was found, by namespace."""
