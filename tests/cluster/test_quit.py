@@ -258,7 +258,10 @@ def status(phase: str, *, exited: bool) -> dict[str, Any]:
     [
         (
             actions.JOBS,
-            {"status.phase": "Running", "spec.restartPolicy": not_equal("Always")},
+            {
+                "status.phase": not_in(["Succeeded", "Failed"]),
+                "spec.restartPolicy": not_equal("Always"),
+            },
         ),
         (actions.NOT_TERMINAL, {"status.phase": not_in(["Succeeded", "Failed"])}),
     ],

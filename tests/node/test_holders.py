@@ -13,7 +13,7 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab import workloads
+from lab import images, workloads
 from lab.deployed import REQUESTED, await_selected
 from lab.fixtures import new_namespaces
 from lab.workload import ask
@@ -30,7 +30,7 @@ FETCH = [container("exit 1", "fetch")]
 
 def proxy(**more: Any) -> dict[str, Any]:
     """What the pod's author changes of its sidecar."""
-    return {"name": "istio-proxy", "image": "auto", **more}
+    return {"name": "istio-proxy", "image": images.PROXYV2, **more}
 
 
 MAIN = container("true")

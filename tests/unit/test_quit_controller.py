@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import until
 from unit.quitting import ENDED, FAST, JOB, World, at_work, cluster, freeing
-from unit.rules.pods import RUNNING, exited
+from unit.rules.pods import RUNNING, State, exited
 from unit.screens import audited
 
 EXEC = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
@@ -213,6 +213,37 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         assert event["note"].startswith("the pod is kept by vault-agent: ")
         await world.pod("job", proxy=ENDED, others={"vault-agent": ENDED})
         await until(lambda: world.troubled("blocked") == [], "it is held no more")
+
+
+async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_nothing_is_kept() -> (
+    None
+):
+    """A pod that is well costs neither memory nor a request; one that starts or ends, no task.
+
+    istio#51883, istio#36534.
+    """
+    waits: State = {"waiting": {"reason": "PodInitializing"}}
+    async with cluster(limits=replace(SOON, unstarted_after=0.4, blocked_after=0.4)) as world:
+        for main, phase, trouble in (
+            (waits, "Pending", "unstarted"),
+            (exited(0), "Running", "blocked"),
+        ):
+            await world.pod("job", main, RUNNING, native=True, phase=phase)
+            await until(lambda: world.controller.known, "it is known")
+            assert tasks() == []
+            held, *_ = await until(lambda it=trouble: world.troubled(it), "it lasts")
+            assert (held.by, held.lasting) == (("istio-proxy",), True)
+            assert world.count(f"istio_aux_{trouble}_pods") == 1
+            await world.pod("job", RUNNING, RUNNING, native=True)
+            await until(lambda: not world.controller.known, "it is forgotten")
+        await until(lambda: len(world.api.events) == 2, "both are told")
+
+        told = [(event["reason"], event["type"], event["note"]) for event in world.api.events]
+        why = "istio-proxy (running, not ready)"
+        assert told[0] == ("PodNotStarted", "Warning", f"the payload has not started: {why}")
+        assert told[1][:2] == ("PodHeld", "Normal")
+        assert told[1][2].startswith("the pod is kept by istio-proxy: istio-proxy is a native side")
+        assert [request for request in world.api.requests if "/pods/" in request] == []
 
 
 async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> None:

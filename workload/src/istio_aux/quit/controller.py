@@ -82,6 +82,7 @@ class QuitController:
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
         self._ends = set[asyncio.Task[None]]()
+        self._alarms: dict[Key, asyncio.TimerHandle] = {}
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(scope.limits.at_once, scope.limits.slot)
         self._retry_slots = Slots(scope.limits.retries_at_once, scope.limits.slot)
@@ -199,11 +200,22 @@ class QuitController:
             self._steer(state)
 
     def _steer(self, state: PodState) -> None:
-        """Start the task of a pod about which something is due, or wake it."""
+        """Start the task of a pod about which something is due, or wake it.
+
+        A container that holds a pod is due late, and mostly not at all, so until then there is an
+        alarm: a task takes three times as much memory, and all pods may start at once.
+        """
         self._record(state)
+        if alarm := self._alarms.pop(state.key, None):
+            alarm.cancel()
         if work := self._works.get(state.key):
             work.changed.set()
         elif due := state.due(self._scope):
+            begins = None if due in {"quit", "report"} else state.begins(self._scope.limits)
+            if begins and (seconds := begins - self._clock().monotonic) > 0:
+                later = asyncio.get_running_loop().call_later
+                self._alarms[state.key] = later(seconds, self._steer, state)
+                return
             task = state.task = Task(state, due)
             changed = asyncio.Event()
             work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
