@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from istio_aux.model import sidecars
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit.recorder import RESOURCES
+from istio_aux.quit.state import Trouble
 from istio_aux.settings import DEFAULTS
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, proxy_quits
@@ -222,16 +224,17 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
 
     istio#51883, istio#36534.
     """
-    waits: State = {"waiting": {"reason": "PodInitializing"}}
-    async with cluster(limits=replace(SOON, unstarted_after=0.4, blocked_after=0.4)) as world:
-        for main, phase, trouble in (
-            (waits, "Pending", "unstarted"),
-            (exited(0), "Running", "blocked"),
-        ):
+    starts: State = {"waiting": {"reason": "PodInitializing"}}
+    holding: list[tuple[State, str, Trouble]] = [
+        (starts, "Pending", "unstarted"),
+        (exited(0), "Running", "blocked"),
+    ]
+    async with cluster(limits=replace(SOON, unstarted_after=1, blocked_after=1)) as world:
+        for main, phase, trouble in holding:
             await world.pod("job", main, RUNNING, native=True, phase=phase)
             await until(lambda: world.controller.known, "it is known")
             assert tasks() == []
-            held, *_ = await until(lambda it=trouble: world.troubled(it), "it lasts")
+            held, *_ = await until(partial(world.troubled, trouble), "it lasts")
             assert (held.by, held.lasting) == (("istio-proxy",), True)
             assert world.count(f"istio_aux_{trouble}_pods") == 1
             await world.pod("job", RUNNING, RUNNING, native=True)

@@ -307,9 +307,9 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         yield from self.status.container_statuses or ()
         yield from self.status.init_container_statuses or ()
 
-    def status_of(self, name: str) -> ContainerStatus:
-        """The first status of a container; an empty one if the kubelet reports none."""
-        return next((each for each in self.statuses() if each.name == name), ContainerStatus())
+    def restarts(self, name: str) -> int:
+        """How often the kubelet has started a container again."""
+        return max((each.restart_count for each in self.statuses() if each.name == name), default=0)
 
     @cached_property
     def states(self) -> Mapping[str, ContainerState]:

@@ -69,10 +69,11 @@ class PodFacts:
         does not report is none of them.
         """
         verdicts, pod = dict[str, ContainerVerdict](), self.pod
+        started = {each.name for each in pod.statuses() if each.started}
         for container in pod.init_containers if pod.status.phase == "Pending" else ():
             name, native = container.name, container.restart_policy == "Always"
             state, ended = pod.states.get(name), pod.exits.get(name)
-            done = pod.status_of(name).started if native else ended and ended.exit_code == 0
+            done = name in started if native else ended and ended.exit_code == 0
             if state and not done:
                 why = finished(container, pod).why
                 why += ", not ready" if native and state.running else ""

@@ -307,10 +307,10 @@ def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
     if not (ends and pod.names_proxy and facts.initializing):
         return {}
     name, verdict = next(iter(facts.initializing.items()))
-    state, restarts = facts.state(name), pod.status_of(name).restart_count
+    state = facts.state(name)
     if state.running:
         own = verdict.role == "init" and name not in ISTIOS_INIT
-        return {} if own and restarts < FAILURES else {name: verdict.why}
+        return {} if own and pod.restarts(name) < FAILURES else {name: verdict.why}
     made = state.waiting.reason if state.waiting else ""
     return {name: verdict.why} if state.terminated or made not in BEING_MADE else {}
 
