@@ -279,11 +279,10 @@ def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
     """Native is for pods that end, or work on for long after SIGTERM, and for those that ask."""
     if own is StartMode.NATIVE:
         return True
-    mode = own or how.mode
-    possible = mode is StartMode.NATIVE or (
-        mode is StartMode.AUTO and how.capability is Capability.NATIVE
-    )
-    return possible and (pod.restart_policy != "Always" or ending.is_long(pod))
+    mode, can = own or how.mode, how.capability is Capability.NATIVE
+    if pod.restart_policy == "Always" and not (can and ending.is_long(pod)):
+        return False
+    return mode is StartMode.NATIVE or (mode is StartMode.AUTO and can)
 
 
 def _hold(
