@@ -188,7 +188,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     yield _count(status.lost_total, "lost their proxy")
     yield "" if status.holders else _count(status.blocked_total, "blocked")
     yield _count(status.unstarted_total, "not started")
-    yield _count(status.unmeshed_total, "without sidecar")
+    yield _count(status.unmeshed_total, "outside the mesh")
     yield from (holder.text for holder in status.holders[:_LONGEST_LIST])
     more = len(status.holders[_LONGEST_LIST:])
     yield f"and {more} more holders: list-stuck has them" if more else ""

@@ -204,7 +204,7 @@ def test_reporting_names_the_pods_without_a_sidecar_and_changes_none(
     """istio#3716: pods that were made while there was no injector are found."""
     listed = [line for line in str(told.unmeshed["pods"]).splitlines() if line]
     assert {name for name in told.seen.pods if any(name in line for line in listed)} == UNMESHED
-    assert "3 without sidecar" in told.seen.status
+    assert "3 outside the mesh" in told.seen.status
     assert told.seen.uids() == {**told.seen.uids(), **before.uids()}
 
 

@@ -268,7 +268,7 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
             {"stuck": PODS[:1], "lost": PODS[1:3], "blocked": PODS[3:]},
             "; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked",
         ),
-        ({"unmeshed_total": 612}, "; 612 without sidecar"),
+        ({"unmeshed_total": 612}, "; 612 outside the mesh"),
         (
             {"suspended": JOBS},
             "; suspended for their sidecar: a/mnist, a/resnet, b/bert and 1 more",
