@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.model.annotations import DATAPLANE
+from istio_aux.model.annotations import DATAPLANE, INJECT
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.repair.rollout import Sidecar
@@ -79,6 +79,18 @@ async def test_pods_that_are_left_out_are_named_and_no_others() -> None:
         assert world.api.forwards == [], "no pod is asked whose annotation says it"
         await world.relabel("shop", {})
         await world.found()
+
+
+async def test_a_pod_that_refuses_a_sidecar_is_found_when_its_namespace_becomes_ambient() -> None:
+    """Documents of Kubeflow tell users to refuse one. Before, nothing is kept of such a pod."""
+    async with mesh(policy=REPORT) as (world, _):
+        await world.relabel("shop", {})
+        put(world, "out", labels={INJECT: "false"})
+        put(world, "well", "enabled", labels={INJECT: "false"})
+        await world.known(2)
+        assert [pod.bare for pod in world.repair.store.pods.values()] == [None, None]
+        await world.relabel("shop", {DATAPLANE: "ambient"})
+        await world.found("out")
 
 
 async def test_a_pod_whose_annotation_may_lie_is_asked_once() -> None:

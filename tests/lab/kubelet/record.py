@@ -68,9 +68,10 @@ def running() -> Object:
     return {"running": {"startedAt": now()}}
 
 
-def now() -> str:
-    """The present second in RFC 3339, the resolution of a status's times."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(seconds: int = 0) -> str:
+    """So many seconds from now in RFC 3339, with the resolution of a status's times."""
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
+    return then.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def native(container: Object) -> bool:
@@ -142,7 +143,7 @@ MISBEHAVIOURS: dict[Misbehaviour, Behaviour] = {
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """A container that ends with this code after a POST to the path."""
+    """A container that ends with this code after a POST to the path; or the pod's network."""
 
     container: str
     path: str

@@ -206,8 +206,8 @@ def _end_proxy(node: ScriptedKubelet, record: Record, behaviour: Behaviour, *, q
 def _tell(
     node: ScriptedKubelet, record: Record, listener: Listener, line: tuple[str, ...]
 ) -> bytes | None:
-    """The answer of a container other than the proxy; None: it does not run."""
-    if _not_running(record, listener.container):
+    """The answer of a container other than the proxy, or of the network; None: it does not run."""
+    if listener.container and _not_running(record, listener.container):
         return None
     if line != ("POST", listener.path):
         return agent.NOT_FOUND

@@ -201,21 +201,17 @@ async def forward(
 class PortChannels(ForwardChannels):
     """The same, to find out whether something listens on the port, whatever it answers."""
 
-    listens: bool | None = None
-
     @property
     def finished(self) -> bool:
         """Whether the node sent an error, or the other side an answer."""
         return max(map(len, self._received.values())) > _PREFIX
 
-    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
-        """Find it out: nothing but a refusal by the network shows that nothing listens."""
-        refusal = self._received[_REFUSED][_PREFIX:]
-        if self._received[_DATA][_PREFIX:] or (early.endswith("(1000)") and not refusal):
-            self.listens = True
-        elif b"connection refused" in refusal:
-            self.listens = False
-        return super().result(early, sent=sent)
+    @property
+    def listens(self) -> bool | None:
+        """An answer shows it, or a refusal by the network; None: neither came."""
+        if self._received[_DATA][_PREFIX:]:
+            return True
+        return False if b"connection refused" in self._received[_REFUSED] else None
 
 
 async def listens(
@@ -228,7 +224,7 @@ async def listens(
 ) -> bool | None:
     """Whether something listens on a port of a pod; None: not known. See `forward`.
 
-    What is sent is no TLS: a server that expects TLS answers with an alert, or closes.
+    What is sent is no TLS: a server of TLS answers with an alert (rustls, tokio-rustls).
     """
     channels, path = PortChannels(), actions.pod_path(pod.namespace, pod.name, "portforward")
     await stream(

@@ -16,7 +16,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.exec import listens
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import Key
+from istio_aux.model.pod import Key, Pod
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import TUNNEL, AwaitCapture, RepairAction, ReportUnmeshed, Skip
 
@@ -32,6 +32,8 @@ class Captures:
         doubted: pods that are to be asked, by their node, and when their network was made.
         answers: what pods answered, and when the network was made in which they were asked. None:
             there was no answer.
+        unkept: namespaces with pods of which nothing is kept, because they refuse a sidecar.
+        unread: those of them that are ambient by now, so that their pods are to be read.
     """
 
     def __init__(self, clock: Clock, settled: float) -> None:
@@ -41,6 +43,7 @@ class Captures:
         self._waiting: dict[Key, float] = {}  # Of them: when they are decided on again, in order.
         self.answers: dict[Key, tuple[float, bool | None]] = {}
         self.doubted = defaultdict[str, dict[Key, float]](dict)
+        self.unkept, self.unread = set[str](), set[str]()
 
     def settled(self, pod: Candidate) -> bool:
         """Whether the pod has had its address, and was not captured, long enough."""
@@ -90,18 +93,26 @@ class Captures:
 
 
 class Asking:
-    """Asks the pods that are doubted, one of a node at a time."""
+    """Asks the pods that are doubted, one of a node at a time, and reads those not kept."""
 
     def __init__(
-        self, client: Client, captures: Captures, reconsider: Callable[[Key], None]
+        self,
+        client: Client,
+        captures: Captures,
+        reconsider: Callable[[Key], None],
+        reread: Callable[[Pod], None],
     ) -> None:
-        """``reconsider`` decides on a pod again, if there is one."""
-        self._client, self._captures, self._reconsider = client, captures, reconsider
+        """``reconsider`` decides on a pod again, if there is one; ``reread`` as it was read."""
+        self._client, self._captures = client, captures
+        self._reconsider, self._reread = reconsider, reread
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
-        """Ask as many as may be asked now."""
-        doubted = self._captures.doubted
+        """Ask and read as many as may be asked now."""
+        doubted, unread = self._captures.doubted, self._captures.unread
+        while unread and len(self.tasks) < AT_ONCE:
+            name = f"read {unread.pop()}"
+            self.tasks[name] = asyncio.create_task(self._read(name), name=name)
         for node in [node for node in doubted if node not in self.tasks]:
             if not doubted[node]:
                 del doubted[node]
@@ -109,6 +120,20 @@ class Asking:
                 key = next(iter(doubted[node]))
                 work = self._ask(node, key, doubted[node].pop(key))
                 self.tasks[node] = asyncio.create_task(work, name=f"ask {key}")
+
+    async def _read(self, name: str) -> None:
+        """Read the pods of a namespace that has become ambient."""
+        namespace = name.removeprefix("read ")
+        path = actions.collection("v1", "pods", namespace)
+        try:
+            async for page in actions.pages(self._client, path, Pod, actions.NOT_TERMINAL):
+                for pod in page.items:
+                    self._reread(pod)
+        except KubeError:
+            again = self._captures.unread.add, namespace
+            asyncio.get_running_loop().call_later(AGAIN, *again)
+        finally:
+            del self.tasks[name]
 
     async def _ask(self, node: str, key: Key, network: float) -> None:
         try:

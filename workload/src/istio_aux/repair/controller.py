@@ -103,7 +103,8 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        self._asking = Asking(client, self.store.captures, self.store.reconsider)
+        store = self.store
+        self._asking = Asking(client, store.captures, store.reconsider, store.reread)
         unmeshed = telemetry.gauge("unmeshed_pods", "Pods that should be in the mesh and are not.")
         unmeshed.set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
@@ -165,7 +166,10 @@ class RepairController:
     def finished(self) -> bool:
         """Whether everything is decided, and nothing can be done until something changes."""
         captures = self.store.captures
-        asked = not (self._leading and (any(captures.doubted.values()) or self._asking.tasks))
+        asked = not (
+            self._leading
+            and (any(captures.doubted.values()) or captures.unread or self._asking.tasks)
+        )
         decided = captures.until is None and asked
         busy = self.store.undecided or self.store.changed or self._tasks
         return (

@@ -28,7 +28,7 @@ from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import OwnerReference, Pod, alike, shared
 from istio_aux.model.policy import RepairPolicy
-from istio_aux.model.wish import Wish
+from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.repair import rollout
 from istio_aux.repair.ambient import Captures
 from istio_aux.repair.candidate import Candidate
@@ -242,6 +242,8 @@ class PodStore:
         action = decide(possible, expectation, self._policy, live=None)
         if isinstance(action, Skip):
             stored.bare, stored.action = None, alike(kept.brief(action))
+            if wish.asks is False:
+                self.captures.unkept.add(key.namespace)
             self._recorder.forget(key)
             self.captures.forget(key, candidate.node)
             self._update(stored, rollout.replica(candidate, action))
@@ -309,10 +311,19 @@ class PodStore:
         while self._outdated:
             outdated, self._outdated = self._outdated, dict[str | None, None]()
             self._deciding = True
+            for name in [*self.captures.unkept]:
+                if ambient_by({}, self.namespaces.get(name, {})):
+                    self.captures.unkept.remove(name)
+                    self.captures.unread.add(name)
             pods = [self._by_namespace.get(name, {}) for name in outdated if name is not None]
             pods = [self.pods] if None in outdated else pods
             await self._decide_again(chain.from_iterable(each.values() for each in pods))
         self._deciding = False
+
+    def reread(self, resource: Pod) -> None:
+        """Keep a pod of which nothing is kept, as it was read."""
+        if (stored := self.pods.get(resource.metadata.key)) and stored.bare is None:
+            self.apply(resource)
 
     def reconsider(self, key: Key) -> None:
         """Decide again on a pod, if it is there."""
