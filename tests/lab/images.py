@@ -43,6 +43,25 @@ nslookup() {
 shift
 eval "$1"
 """
+# Stand-in for the program of a sidecar. CODE: its exit code at SIGTERM. PORT PATH: after a POST
+# there it exits with 0, whatever it did before. With `last` as PORT it ends once its proxy has come
+# and gone, as GKE's CSI driver tells its mounter to. It emulates nothing else of any program.
+STAND_IN = rb"""
+CODE=$1 PORT=$2 WANTED=$3
+trap 'exit $CODE' TERM
+pause() { sleep 1 & wait $!; }
+proxied() { wget -q -O /dev/null http://127.0.0.1:15021/healthz/ready; }
+case $PORT in
+    "") while :; do pause; done ;;
+    last) until proxied; do pause; done; while proxied; do pause; done; exit 0 ;;
+esac
+until [ -e /asked ]; do nc -l -p "$PORT" -e /answer "$WANTED" & wait $!; done
+"""
+ANSWER = rb"""#!/bin/sh
+read -r line
+case $line in "POST $1 "*) : >/asked ;; esac
+printf 'HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
+"""
 # A process that is PID 1 gets only the signals it asks for.
 SLEEP = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
 
@@ -142,6 +161,13 @@ def alpine() -> Path:
     So this image's shell, which runs one command line, looks the name up in the pod's own domain.
     """
     return _with_busybox(ALPINE, {"/bin/sh": SHELL})
+
+
+def stand_in(name: str, *words: str) -> Path:
+    """An image of this name with `STAND_IN` as its program; a pod that had these words as arguments
+    would be one that ends its proxy."""
+    program = f"#!/bin/sh\nset -- {' '.join(words)}".encode() + STAND_IN
+    return _with_busybox(name, {"/stand-in": program, "/answer": ANSWER}, entrypoint="/stand-in")
 
 
 def pause() -> Path:
