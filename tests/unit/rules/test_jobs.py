@@ -73,7 +73,7 @@ def test_a_job_is_suspended_for_its_pods(found: Job) -> None:
 
 
 def test_a_job_is_not_suspended_as_long_as_another_pod_of_it_has_its_sidecar() -> None:
-    because = "another pod of it has its sidecar, and would lose its work"
+    because = "another pod of it is in the mesh, and would lose its work"
     assert decide(job(), meshed=True) == Leave(because, lasts=False)
 
 

@@ -44,7 +44,7 @@ from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import RolloutLimits
-from istio_aux.repair.rules import Restart
+from istio_aux.repair.rules import SETTLED, Restart
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.rights import EVICT, QUIT_RIGHTS
@@ -270,7 +270,7 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
             return missing
         if not (known and around.injectors.control_planes.known):
             return "it is not known whether Istio injects: see `istio-aux check`"
-        over = await until(lambda: repair.finished, left(PATIENCE)) or dry_run
+        over = await until(lambda: repair.finished, left(PATIENCE + SETTLED)) or dry_run
         if not dry_run:
             leadership.lead(True)
             over = await until(lambda: repair.finished, left())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import aiohttp
 import msgspec
@@ -259,7 +260,9 @@ async def stream(
                 if still and not await still():
                     raise LateError(CHANGED)
                 if first_frame:
-                    await socket.send_bytes(first_frame)
+                    # A node that cannot connect to the port says so, and closes at once.
+                    with suppress(ConnectionResetError):
+                        await socket.send_bytes(first_frame)
                 return channels.result(await _listen(socket, channels))
     except TimeoutError:
         return channels.result(f"timed out after {deadline:g} s")

@@ -259,6 +259,7 @@ class PodStore:
             del self._by_namespace[key.namespace][key]
             if not self._by_namespace[key.namespace]:
                 del self._by_namespace[key.namespace]
+                self.captures.unkept.discard(key.namespace)
             self._recorder.forget(key)
             self.captures.forget(key, stored.bare.node if stored.bare else "")
             self._join(stored, None)

@@ -145,7 +145,7 @@ def begin(
         return Leave(reason)
     if reason := next(_reasons_to_wait(jobs, now, meshed=meshed), None):
         return Leave(reason, lasts=False)
-    return Suspend("all its pods are replaced, so that they get their sidecar")
+    return Suspend("all its pods are replaced, so that they get into the mesh")
 
 
 def is_marked(job: Job) -> bool:
@@ -288,7 +288,7 @@ def _reasons_to_wait(jobs: Sequence[FoundJob], now: datetime, *, meshed: bool) -
         )
     # The workers of a set or of a training job need each other, and one alone is of no use.
     if meshed and KINDS[jobs[-1].reference.kind] is owners.BATCH:
-        yield "another pod of it has its sidecar, and would lose its work"
+        yield "another pod of it is in the mesh, and would lose its work"
 
 
 def _may_fail(job: Job) -> bool:
