@@ -23,6 +23,7 @@ from istio_aux.kube.exec import (
     ForwardChannels,
     execute,
     forward,
+    listens,
 )
 from istio_aux.model.pod import Key
 from istio_aux.model.sidecars import AttemptResult
@@ -282,3 +283,31 @@ async def test_an_agent_that_sends_on_and_on_is_left(first: bytes, begins: str) 
         result = await quit_at(api, client, deadline=100)
         await left.wait()
     assert result.text.startswith(begins)
+
+
+async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_request() -> None:
+    """It connects to the port at once; that of a real one came before the pod was read again."""
+    refused = asyncio.Event()
+
+    async def refuse(request: web.Request) -> web.StreamResponse | None:
+        if not request.path.endswith("/portforward"):
+            return None
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        for frame in (*OPENED, ERROR + REFUSED):
+            await socket.send_bytes(frame)
+        assert request.transport
+        request.transport.close()
+        refused.set()
+        return socket
+
+    async def still() -> bool:
+        await refused.wait()
+        await asyncio.sleep(0.05)  # No event says that the connection is closed on this side.
+        return True
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+        api.faults.append(refuse)
+        key = Key("training", "job", "u-1")
+        assert await listens(client, key, 15020, 10.0, still=still) is False
