@@ -118,11 +118,8 @@ def scene(
 def make(client: lightkube.Client, namespace: str, owner: str, count: int, name: str = "") -> None:
     for number in range(count):
         called = f"{name or owner.lower()}-{number}"
-        for document in crowd.controlled(namespace, called, Kind(owner, 1)):
-            if isinstance(document, Job):  # In a second a native proxy would be killed.
-                assert document.spec
-                assert document.spec.template.spec
-                document.spec.template.spec.terminationGracePeriodSeconds = 30
+        # In a second a native proxy would be killed, so a Job's would not be native.
+        for document in crowd.controlled(namespace, called, Kind(owner, 1, grace=30)):
             client.create(document)
 
 
@@ -162,12 +159,33 @@ def replace(
     )
 
 
+@pytest.fixture
+def install(cluster: lab.Cluster) -> Iterator[Callable[..., lab.istio.Istio]]:
+    """Installs an Istio; what the test has not removed goes with it."""
+    made = list[lab.istio.Istio]()
+
+    def install(*namespace: str) -> lab.istio.Istio:
+        made.append(lab.istio.install(cluster, *namespace))
+        return made[-1]
+
+    yield install
+    for istio in made:
+        if istio.process.running:
+            istio.remove()
+
+
 def test_to_an_ambient_mesh_each_workload_comes_through(
-    cluster: lab.Cluster, kubelet: ScriptedKubelet, namespace: str, scene: Sets, each: int
+    cluster: lab.Cluster,
+    kubelet: ScriptedKubelet,
+    namespace: str,
+    *,
+    scene: Sets,
+    each: int,
+    install: Callable[..., lab.istio.Istio],
 ) -> None:
     """Jobs end though Istio is gone, servers are replaced, and nothing needs istio-aux then."""
     client, servers = cluster.client(), 4 * each
-    istio = lab.istio.install(cluster)
+    istio = install()
     with scene(False) as (workload, keeper):
         istio.remove()
         await_said(workload, ops.WaitingStatus, have(5 * each))
@@ -176,22 +194,27 @@ def test_to_an_ambient_mesh_each_workload_comes_through(
         await_said(workload, ops.WaitingStatus, have(servers))
         await_completed(client, namespace, each)
 
-        ambient = lab.istio.install(cluster, "istio-ambient")
+        install("istio-ambient")
         await_said(workload, ops.ActiveStatus, "1 namespace selected", PILOT, METADATA)
         relabel(client, namespace, {"istio-injection": None, "istio.io/dataplane-mode": "ambient"})
         await_said(workload, ops.ActiveStatus, have(servers), METADATA)
         replace(client, keeper, servers, lambda pod: not has_sidecar(pod))
         gone = "no pod of the selected namespaces has a sidecar: this application may go"
         await_said(workload, ops.ActiveStatus, gone, METADATA)
-        ambient.remove()
 
 
 def test_to_native_sidecars_each_workload_comes_through(
-    cluster: lab.Cluster, kubelet: ScriptedKubelet, namespace: str, scene: Sets, each: int
+    cluster: lab.Cluster,
+    kubelet: ScriptedKubelet,
+    namespace: str,
+    *,
+    scene: Sets,
+    each: int,
+    install: Callable[..., lab.istio.Istio],
 ) -> None:
     """Istio is upgraded; Jobs that run end as before, and new ones have a native sidecar."""
     client, servers = cluster.client(), 4 * each
-    istio = lab.istio.install(cluster)
+    istio = install()
     with scene(True) as (workload, keeper):
         held = "pods are held, not native: "
         lab.until(lambda: held in juju_says(workload, PILOT).message, what=held)
@@ -208,4 +231,3 @@ def test_to_native_sidecars_each_workload_comes_through(
         assert sorted(map(native, keeper.pods())) == [False] * servers + [True] * each
         end(kubelet, keeper, "later-")
         await_completed(client, namespace, 2 * each)
-    istio.remove()

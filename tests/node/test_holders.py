@@ -20,6 +20,8 @@ from lab.workload import ask
 from lab.workloads import TALK, Workload, container, pod
 from lightkube import Client
 
+pytestmark = pytest.mark.nightly("unit/rules/test_quit_blocked.py has each of these pods")
+
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
 # No istiod answers the proxy.
 NEVER_READY = {"proxy.istio.io/config": "discoveryAddress: istiod.nowhere.svc:15012", **NATIVE}

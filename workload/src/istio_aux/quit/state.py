@@ -103,7 +103,9 @@ class PodState:
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
-        self.recorded &= same
+        # A pod that starts changes all the time, and waits as all do.
+        starts = pod.status.phase == "Pending" and not decision.blocked_by
+        self.recorded = (self.recorded and same) or starts
         self.settled &= same
         blockers = decision.blocked_by[:MOST_BLOCKERS]
         self.decision = alike(structs.replace(decision, blocked_by=blockers))
