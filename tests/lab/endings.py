@@ -223,11 +223,13 @@ TRAINING = (
     ),
 )
 
+# Less than 5 s of grace, and a native proxy may be killed (`istio_aux.model.ending`).
+ENOUGH: Mapping[str, Any] = {"annotations": NATIVE, "terminationGracePeriodSeconds": 5}
 NATIVE_SIDECARS = (
-    a_job("a-job-with-a-native-sidecar", "Complete", (0,), container(OK), annotations=NATIVE),
+    a_job("a-job-with-a-native-sidecar", "Complete", (0,), container(OK), **ENOUGH),
     a_pod(
         "a-pod-with-a-native-sidecar-and-two-payloads", "Failed", (0, 3),
-        container(OK), container(FAIL, name="second"), annotations=NATIVE,
+        container(OK), container(FAIL, name="second"), **ENOUGH,
     ),
 )  # fmt: skip
 
