@@ -98,7 +98,8 @@ def _sidecars(inputs: Inputs, status: ProcessStatus) -> str:
         return ""
     if status.sidecars is None:
         return "not known how many pods still have a sidecar"
-    done = over and not (status.sidecars.pods or status.applications)
+    needed = status.sidecars.pods or status.applications or status.unmeshed_total
+    done = over and not needed
     return status.sidecars.text("still ") + (": this application may go" if done else "")
 
 

@@ -18,6 +18,7 @@ import lightkube
 import msgspec
 import ops
 import pytest
+from istio_aux.model.annotations import REDIRECTION
 from istio_aux.model.answers import ProcessStatus
 from lab import crowd
 from lab.crowd import Keeper, Kind
@@ -199,6 +200,10 @@ def test_to_an_ambient_mesh_each_workload_comes_through(
         relabel(client, namespace, {"istio-injection": None, "istio.io/dataplane-mode": "ambient"})
         await_said(workload, ops.ActiveStatus, have(servers), METADATA)
         replace(client, keeper, servers, lambda pod: not has_sidecar(pod))
+        for pod in keeper.pods():  # As Istio's CNI does.
+            assert pod.metadata
+            captured = {"metadata": {"annotations": {REDIRECTION: "enabled"}}}
+            client.patch(Pod, str(pod.metadata.name), captured, namespace=namespace)
         gone = "no pod of the selected namespaces has a sidecar: this application may go"
         await_said(workload, ops.ActiveStatus, gone, METADATA)
 

@@ -135,6 +135,7 @@ WAITS, ISTIO = "waiting for pods with a sidecar to end", "waiting for Istio"
         ([METADATA], AMBIENT, [GONE]),
         ([METADATA], AMBIENT | {"injectors": [ABSENT]}, [GONE]),
         ([METADATA], AMBIENT | {"applications": [ASKING]}, [NONE]),
+        ([METADATA], AMBIENT | {"unmeshed-total": 2}, [NONE]),
     ],
     ids=[
         "a mesh with sidecars", "and without a relation", "two control planes",
@@ -142,6 +143,7 @@ WAITS, ISTIO = "waiting for pods with a sidecar to end", "waiting for Istio"
         "an image that does not count", "nothing is selected", "an application asks",
         "a beacon", "one of two namespaces", "the last pod", "all are ambient",
         "no injector at all", "an application asks in an ambient mesh",
+        "two pods are outside it",
     ],
 )  # fmt: skip
 def test_the_way_to_an_ambient_mesh_is_told_until_no_pod_has_a_sidecar(
