@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 
 import pytest
-from lab.nightly import NIGHTLY
+from lab.nightly import NIGHT, NIGHTLY
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", 'nightly(why): runs only with NIGHTLY=1; "why" says what runs instead by day'
     )
+
+
+def pytest_report_header() -> str:
+    return f"night: NIGHTLY={NIGHT}" if NIGHTLY else ""
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from lab.nightly import NIGHT, sampled
 from oracle.kubelets import KUBELETS
 from oracle.play import play
 
@@ -15,3 +17,10 @@ def test_twenty_thousand_pods_are_judged_as_by_the_kubelet() -> None:
     counts = tally.counts
     assert counts["agreed"] + counts["cautious"] + counts["refused"] == counts["pods"] == 20_000
     assert [name for name in ("quit", "wait", "report", "ignore") if counts[name] <= 500] == []
+
+
+@pytest.mark.nightly("20,000 pods of one seed, by one kubelet")
+def test_the_pods_of_this_night_are_judged_as_by_each_kubelet() -> None:
+    tallies = play(KUBELETS, NIGHT, 100_000).values()
+    found = [each for tally in tallies for each in tally.disagreements]
+    assert sampled(f"tox -e oracle -- --pods 100000 --seed {NIGHT}", found) == []

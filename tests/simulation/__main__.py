@@ -11,13 +11,15 @@ import sys
 import time
 from collections import Counter
 
+from lab.nightly import NIGHT
+
 from simulation.play import Result, play, shrink
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to play")
-    parser.add_argument("--from", type=int, default=0, dest="begin", help="the first one")
+    parser.add_argument("--from", type=int, default=400 * NIGHT, dest="begin", help="the first")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seed", type=int, help="play this one")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")

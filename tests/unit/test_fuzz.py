@@ -15,7 +15,8 @@ from fuzz.bodies import INJECT, Ask
 from fuzz.judge import Answer
 from fuzz.play import CORPUS, play
 from fuzz.server import serving
-from lab.nightly import NIGHTLY
+from lab import nightly
+from lab.nightly import NIGHT, NIGHTLY, sampled
 from oracle.comparison import compare
 from oracle.kubelets import KUBELETS, Explained, Judged, Verdict
 from soak import play as soak
@@ -73,6 +74,14 @@ async def test_stored_pods_are_read_and_judged_within_their_budget() -> None:
     assert await stored.play(CASES // 2, 42, nth=29 if NIGHTLY else 211) == []
 
 
+@pytest.mark.nightly("500 cases of one seed")
+async def test_twenty_thousand_cases_of_this_night_find_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        findings, _ = await play(server, 20_000, NIGHT)
+    findings += await stored.play(20_000, NIGHT)
+    assert sampled(f"tox -e fuzz -- --bodies 20000 --seed {NIGHT}", findings) == []
+
+
 PODS = 1_500
 """In one part. Each pod has several texts of its own, and caches hold 4,096."""
 
@@ -80,6 +89,19 @@ PODS = 1_500
 async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
     _, warm, then = await soak(3 * PODS, 3)
     assert then.blocks - warm.blocks < PODS / 2
+
+
+def test_what_a_night_finds_is_kept_with_the_command_that_finds_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "results" / "night.txt"
+    monkeypatch.setattr(nightly, "_KEPT", kept)
+
+    assert nightly.sampled("tox -e fuzz -- --seed 1", []) == []
+    assert nightly.sampled("tox -e fuzz -- --seed 2", ["it exited: 1"]) == ["it exited: 1"]
+    assert kept.read_text().splitlines() == [
+        "tox -e fuzz -- --seed 1: good", "tox -e fuzz -- --seed 2: NOT GOOD", "it exited: 1",
+    ]  # fmt: skip
 
 
 # The oracle sees where the workload judges otherwise than the kubelet.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from lab.nightly import NIGHTLY
+from lab.nightly import NIGHT, sampled
 from simulation import breaks, faults
 from simulation.cluster import Cluster
 from simulation.kubelet import Plan, Run
@@ -17,7 +17,8 @@ from simulation.population import lone_pod
 from simulation.store import Change
 from simulation.world import World
 
-SEEDS = 400 if NIGHTLY else 80
+SEEDS = range(80)
+FRESH = range(400 * NIGHT, 400 * NIGHT + 400)
 PARTS = 4
 """Two processes share the unit tests, and a part is what one of them does at a time."""
 
@@ -32,16 +33,26 @@ print(len(told), hashlib.sha256(told.encode()).hexdigest())
 """
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_no_seed_of_the_short_run_breaks_a_property(part: int) -> None:
-    """`tox -e simulate` plays as many as one likes."""
-    results = [play(seed) for seed in range(part, SEEDS, PARTS)]
+def violations(seeds: range) -> list[str]:
+    results = [play(seed) for seed in seeds]
     assert sum(result.seconds for result in results) > 60 * len(results)
-    assert [
+    return [
         f"--seed {result.seed} --trace: {violation}"
         for result in results
         for violation in result.violations
-    ] == []
+    ]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_seed_of_the_short_run_breaks_a_property(part: int) -> None:
+    """`tox -e simulate` plays as many as one likes."""
+    assert violations(SEEDS[part::PARTS]) == []
+
+
+@pytest.mark.nightly("the same 80 seeds every day")
+def test_no_seed_of_this_night_breaks_a_property() -> None:
+    again = f"tox -e simulate -- --from {FRESH.start} --seeds {len(FRESH)}"
+    assert sampled(again, violations(FRESH)) == []
 
 
 def test_a_seed_tells_the_same_story_in_each_process() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,9 +32,6 @@ from charm import IstioAuxCharm
 from .apiserver import MODEL_ID, ApiServer
 
 ROOT = Path(__file__).parents[3]
-
-# At night, tables have every combination.
-NIGHTLY = "NIGHTLY" in os.environ
 
 TEXTS = {
     key: yaml.safe_load((ROOT / f"{name}.yaml").read_text())

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from lab import pki
+from lab.nightly import NIGHTLY
 from lab.pki import Provider
 from ops import testing
 
@@ -28,7 +29,7 @@ import certificates
 from certificates import Issuers, Leaf
 
 from .apiserver import ApiServer
-from .conftest import NIGHTLY, Unit, set_up
+from .conftest import Unit, set_up
 from .test_certificates import authorities, bundle
 
 STEPS = 60

@@ -9,11 +9,12 @@ from typing import Any
 
 import ops
 import pytest
+from lab.nightly import NIGHTLY
 from lab.pki import Provider
 from ops import pebble, testing
 from scenario import mocking
 
-from .conftest import NIGHTLY, STARTED, Unit, active
+from .conftest import STARTED, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
 from .test_others_webhooks import MESH, SAID, policies
