@@ -78,7 +78,7 @@ def test_tests_workload_and_charm_do_not_grow(folder: str) -> None:
 
 
 def test_the_documents_do_not_grow() -> None:
-    """The goals are 40,000 words and 60 files, without those about the tests and the page of each finding."""
+    """The goals are 40,000 words and 60 files, without tests and the page of each finding."""
     apart = (ROOT / "tests", ROOT / "docs" / "findings")
     texts = [
         path for path in tracked("*.md") if not any(path.is_relative_to(folder) for folder in apart)
