@@ -24,7 +24,7 @@ html_title = "istio-aux"
 html_static_path = ["_static"]
 html_css_files = [("site.css", {"priority": 900})]
 html_context = {
-    "product_page": pages.METADATA.get("website", "").removeprefix("https://"),
+    "product_page": pages.SOURCE.removeprefix("https://"),
     "github_url": pages.SOURCE,
     "github_issues": "",
     "discourse": "https://discourse.charmhub.io",

@@ -19,7 +19,8 @@ import yaml
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 METADATA: dict[str, Any] = yaml.safe_load((ROOT / "metadata.yaml").read_text())
-SOURCE: str = METADATA.get("source", "")
+# Nothing is at an address under `.example`, so the site has no links into the sources then.
+SOURCE: str = "" if ".example/" in METADATA["source"] else METADATA["source"]
 
 _MARK = re.compile(
     r"^<!-- (?:include(?P<short> without subsections)?|generate: (?P<what>[a-z]+)) -->\n"

@@ -18,6 +18,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
+from istio_aux.model.names import REPOSITORY
 from lab import cache, interpreters, oci, packages, rock, tools
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
@@ -105,8 +106,8 @@ def test_uvx_runs_the_program_from_a_repository_of_git(
     subprocess.run([*git, "add", "workload"], check=True)
     subprocess.run([*git, *author, "commit", "--quiet", "--message=all"], check=True)
     readme = (packages.ROOT / "README.md").read_text()
-    [words] = re.findall(r'^uvx --from "(git\+<.+>#\S+)" istio-aux audit ', readme, re.MULTILINE)
-    source = re.sub("<.+>", tmp_path.as_uri(), words)
+    [words] = re.findall(r'^uvx --from "(git\+\S+#\S+)" istio-aux audit ', readme, re.MULTILINE)
+    source = words.replace(REPOSITORY, tmp_path.as_uri())
 
     done = run(cluster, *uvx(pins), "--no-cache", "--from", source, "istio-aux", "audit")
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+# Where the project is published, with its releases, and the registry of its images and charts.
+# Neither is there yet: `.example` has no hosts (RFC 6761). `python -m lab.address` writes others.
+REPOSITORY = "https://github.example/istio-aux/istio-aux"
+REGISTRY = "ghcr.example/istio-aux"
+
 STATUS_PORT = 8080  # Plain HTTP: probes, metrics, /status and /pods.
 WEBHOOK_PORT = 8443
 START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their number.
