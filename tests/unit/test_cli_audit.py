@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
@@ -18,6 +19,7 @@ import pytest
 from aiohttp import web
 from istio_aux.cli import report, terminal
 from istio_aux.cli.installation import NOT_INSTALLED
+from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit, Finding
 from istio_aux.cli.terminal import Terminal
 from istio_aux.model import selectors
@@ -123,6 +125,72 @@ training   pod/job-2  1     lost   unknown  unknown            every payload con
 2 pods are kept by istio-proxy since 2026-11-21 11:55Z; the requests of 2 cannot be read
 
 selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unstarted: 0, unmeshed: 0"""
+
+
+def held(gpus: int, **fields: Any) -> Finding:
+    requests = {"millicpu": 4000, "memory": 32 << 30, "gpus": gpus}
+    return finding(fields.pop("state", "stuck"), **{"requests": requests, **fields})
+
+
+def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> None:
+    """What holds most comes first; the figures are those of all pods that are kept."""
+    found = [
+        held(2, owner="Job/small", action="ignore", left_out="not selected"),
+        held(8, owner="TFJob/large", since=NOON - timedelta(hours=3)),
+        held(8, owner="TFJob/large", since=NOON - timedelta(days=1)),
+        held(1, state="blocked", by=("vault",), fix="sidecars: vault=ignore", owner="Job/kept"),
+        finding("lost", name="lost"),
+        finding("unmeshed", owner="StatefulSet/web"),
+    ]
+    shown = page(Audit(found, 40), NOON)
+    text = " ".join(re.sub("<style>.*</style>|<[^>]*>", " ", shown, flags=re.DOTALL).split())
+    assert "On 21 November 2026 at 12:00 UTC, 4 of 40 unfinished pods have no work left" in text
+    assert (
+        "4 pods kept 19 GPUs held 216 GPU hours so far 16 CPUs held 128Gi memory held 24h" in text
+    )
+    assert re.findall(r"(\S+) training, (\d) pod", text) == [
+        ("tfjob/large", "2"), ("job/small", "1"), ("job/kept", "1"), ("pod/lost", "1"),
+        ("statefulset/web", "1"),
+    ]  # fmt: skip
+    for what in (
+        "16 GPUs, 8 CPUs, 64Gi of memory",
+        "Nothing: istio-aux is about to end its proxy.",
+        "istio-aux quit -n training job/small --yes",
+        "sidecars: vault=ignore",
+        "istio-aux restart-unmeshed -n training --yes",
+        "Not looked after: not selected",
+    ):
+        assert what in text
+    assert "no pod was kept by a sidecar, among 7 unfinished pods" in page(Audit([], 7), NOON)
+
+
+@pytest.mark.parametrize("where", ["namespace", "name", "reason", "left_out", "fix", "by"])
+def test_nothing_that_a_tenant_writes_is_markup_in_a_page(where: str) -> None:
+    """Nor does the page load anything, and a crowd of owners does not make it long."""
+    hostile = "<script>alert(1)</script>\"'\u202e{style}" + "&" * 9000
+    value = (hostile,) if where == "by" else hostile
+    found = [
+        held(1, **{"owner": "", where: value}),
+        *(finding("lost", owner=f"Job/{n}") for n in range(600)),
+    ]
+    shown = page(Audit(found, 601), NOON)
+    assert "<script" not in shown
+    assert "\u202e" not in shown
+    assert not re.search(r"(?i)(src|href)=|url\(|@import|https?:", shown)
+    assert "default-src 'none'" in shown
+    assert "And 101 more rows." in shown
+    assert len(shown) < 400_000
+
+
+async def test_a_page_is_written_beside_the_table(ask: Ask, tmp_path: Path) -> None:
+    file, nowhere = tmp_path / "page.html", tmp_path / "missing" / "page.html"
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(api, "audit", "--report", str(file))
+        failed = await ask(api, "audit", "--report", str(nowhere))
+    assert "stuck: 2" in shown.out
+    assert "<b>pod/stuck</b>" in file.read_text()
+    assert (failed.status, failed.err) == (1, f"{nowhere}: No such file or directory\n")
 
 
 def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from istio_aux.cli import report, workloads
 from istio_aux.cli.installation import Installation, Installations, Labels, installations
+from istio_aux.cli.page import page
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.watcher import survey
 from istio_aux.kube import access as credentials
@@ -158,6 +159,12 @@ async def audit(client: Client, request: ClusterRequest) -> int:
         report.show(request.output, pods.holders(), report.holders_text)
     else:
         report.show(request.output, pods.findings, report.audit_text, audit=pods)
+    if request.report:
+        try:
+            request.report.write_text(page(pods, system_clock().date), "utf-8")
+        except OSError as error:
+            report.complain(f"{request.report}: {error.strerror or error}")
+            return FAILED
     return FAILED if pods.unknown or pods.installations.problems else 0
 
 

@@ -270,6 +270,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         dest="patience",
     ),
     "limit": _value("N", _count, "how many pods to restart at most (default: 10)", default=10),
+    "report": _value("FILE", Path, "write also a page of HTML for people without a cluster"),
     "holders": _flag("show only what keeps stuck and blocked pods, and what these request"),
     "capability": _value(
         "native|classic",
@@ -312,7 +313,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"namespace all-namespaces selector output holders namespace-selectors {_CLUSTER}",
+        f"namespace all-namespaces selector output holders report namespace-selectors {_CLUSTER}",
         {},
     ),
     "check": (_ask("check:check"), f"pre to timeout namespace-selectors output {_CLUSTER}", {}),

@@ -275,7 +275,7 @@ def audit_text(
     Ages count until ``now``.
     """
     moment, rows = now or datetime.now(UTC), list[Sequence[str]]()
-    for (namespace, owner, state, reason), pods in _by_owner(findings, "state"):
+    for (namespace, owner, state, reason), pods in by_owner(findings, "state"):
         oldest = age(_first(pod.created for pod in pods), moment)
         since = minute(_first(pod.since for pod in pods))
         rows.append((namespace, owner, str(len(pods)), state, oldest, since, reason))
@@ -346,7 +346,7 @@ def quits_text(verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: 
     """A table, and a summary with what the pods gave back."""
     rows = [
         (namespace, owner, str(len(pods)), outcome, _requested(pods), reason + _waited(pods))
-        for (namespace, owner, outcome, reason), pods in _by_owner(verdicts, "outcome")
+        for (namespace, owner, outcome, reason), pods in by_owner(verdicts, "outcome")
     ]
     outcomes, done = [each.outcome for each in verdicts], "would-free" if dry_run else "freed"
     back = str(total(v.requests for v in verdicts if v.requests and v.outcome == done))
@@ -359,7 +359,7 @@ def quits_text(verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: 
     return _sections(terminal.table(titles, rows), summary)
 
 
-def _by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, str, str], list[T]]]:
+def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, str, str], list[T]]]:
     """Group the pods of an owner whose ``word`` is the same for the same reason: a row each."""
     groups = defaultdict[tuple[str, str, str, str], list[T]](list)
     for each in items:

@@ -52,6 +52,7 @@ examples:
   istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
+  istio-aux audit --report page.html
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
 owner that have one state for one reason; `istio-aux explain NAME` has each pod.

@@ -62,6 +62,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = True
     limit: int = 10  # Pods that are restarted at most.
     holders: bool = False  # Only what keeps the pods that do not complete.
+    report: Path | None = None  # Where `cli.page` goes.
     pre: bool = False  # Before an install.
     to: str = ""  # Where the cluster goes: see `cli.moving`.
 
