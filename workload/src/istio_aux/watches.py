@@ -184,6 +184,12 @@ class Watches:
         """Whether the API server refuses a collection, as it does when a right is missing."""
         return any(watch.refused for watch, _ in self._watches.values())
 
+    @property
+    def forbidden(self) -> list[str]:
+        """The plural names of what the account may not list."""
+        refused = (watch.path for watch, _ in self._watches.values() if watch.forbidden)
+        return [path.rpartition("/")[2] for path in refused]
+
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
 

@@ -65,6 +65,9 @@ def run(
     except AccessError as error:
         report.complain(str(error))
         return BAD_CREDENTIALS
+    except workloads.UnanswerableError as error:
+        report.complain(str(error))
+        return FAILED
     except KubeError as error:
         report.complain(f"API server {server}: {error}")
         return FAILED
@@ -79,7 +82,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
     found = told(await find(client, request.config))
-    status = FAILED if found.problems else 0
+    status, each = FAILED if found.problems else 0, None
     async for each in workloads.find(client, request):
         if isinstance(each, str):
             report.complain(each)
@@ -97,6 +100,8 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
         counted = native and owner and owner.uid in jobs
         note = f"{listed(native)}: {COUNTED}" if counted else ""
         show(each, judged, note=note, outside=report.left_out(each, known[where], judged))
+    if each is None:
+        report.complain(f"there is no pod {request.among(0, client.namespace)}")
     return status
 
 
@@ -147,16 +152,9 @@ async def audit(client: Client, request: ClusterRequest) -> int:
 
     It is `FAILED` if some pods could not be judged, else 0.
     """
-    try:
-        pods = await audit_pods(client, request)
-    except ApiError as error:
-        if error.code != 403 or request.namespace:
-            raise
-        why = workloads.gap(error, "list pods in all namespaces")
-        report.complain(f"{why}: give -n NAMESPACE")
-        return FAILED
+    pods = await audit_pods(client, request)
     if request.holders:
-        report.show(request.output, pods.holders(), report.holders_text)
+        report.show(request.output, pods.holders(), report.holders_text, audit=pods)
     else:
         report.show(request.output, pods.findings, report.audit_text, audit=pods)
     if request.report:
@@ -180,7 +178,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     selects, where = request.selectors is not None, request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
     if selects and not labels:
-        return report.Audit([], 0, 0)
+        return report.Audit([], 0, 0, among=request.among(0))
     (mesh, unread), found = await survey(client), await find(client, request.config)
     async for pod in workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
@@ -219,7 +217,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         report.complain(f"pods that may lack their sidecar: {number}: {why}")
     return report.Audit(
         sorted(findings, key=lambda finding: (finding.namespace, finding.name)), pods,
-        len(labels) if selects else None, number, installations=found,
+        len(labels) if selects else None, number, installations=found, among=request.among(pods),
     )  # fmt: skip
 
 
@@ -256,9 +254,10 @@ async def _namespaces(
             async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
                 found |= {item.metadata.name: kept.labels(item) for item in page.items}
     except UNREAD as error:
+        why = workloads.gap(error, right)
         if selectors is not None:
-            raise
-        return {}, (workloads.gap(error, right),)
+            raise workloads.UnanswerableError(why) from None
+        return {}, (why,)
     if selectors is not None:
         found = {name: labels for name, labels in found.items() if selectors.matches(labels)}
     return found, ()

@@ -12,7 +12,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from msgspec import structs
 
@@ -59,6 +59,7 @@ _HELP = (
     "NAME=PORT/PATH in --sidecars ends a container that listens for such a request; "
     "in new pods, the annotation istio-aux.io/sidecars: NAME=native"
 )
+DELETE_JOB = "where the pod of a Job has no sidecar, delete the Job and apply it again"
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
 _POLL = 0.1  # Seconds between two questions for a right, or two looks at what is left to do.
 ATTEMPTS = 4  # Failures in a row, after which a suspended Job is left to its owner.
@@ -89,6 +90,7 @@ class _FreeRun:
     def __init__(self, client: Client, request: ClusterRequest, policy: QuitPolicy) -> None:
         self._client, self._request, self._policy = client, request, policy
         self.verdicts: dict[Key, QuitVerdict] = {}  # What would be done, and then what was done.
+        self._looked_at = 0
         self._hung = set[Key]()
         self._ends: dict[Key, End] = {}
         self._labels: dict[str, dict[str, str]] = {}
@@ -107,6 +109,7 @@ class _FreeRun:
         Without its proxy, a pod that another container keeps is worse off. So that is done only
         to pods that are named.
         """
+        self._looked_at += 1
         facts, named = PodFacts(pod, self._policy, kubelet), bool(self._request.targets)
         decision, phase = decide_once(facts, system_clock()), pod.status.phase
         outcome: QuitResult = "kept"
@@ -143,7 +146,8 @@ class _FreeRun:
         if self._hung and not (dry_run or forbidden):
             forbidden = await self._free(scope)
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
-        report.show(self._request.output, found, report.quits_text, dry_run=dry_run)
+        among = self._request.among(self._looked_at, self._client.namespace)
+        report.show(self._request.output, found, report.quits_text, dry_run=dry_run, among=among)
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
@@ -213,8 +217,13 @@ def _missing(watches: Watches) -> str:
 
 async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
-    ours = cluster.told(await cluster.find(client, request.config)).first
     end = asyncio.get_running_loop().time() + request.patience
+    async with aclosing(workloads.list_pods(client, request.namespace or "", {})) as pods:
+        await anext(pods, None)  # A watch goes on for long where the first list is refused.
+    found = await cluster.find(client, request.config)
+    if found.gap:
+        raise workloads.UnanswerableError(f"{found.gap}: {DELETE_JOB}")
+    ours = cluster.told(found).first
     failed = "" if request.dry_run else await _may_not_restart(client, ours.settings, request)
     if failed := failed or await _restart(client, ours, request, end):
         report.complain(failed)
@@ -265,8 +274,11 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
     path = actions.collection("v1", "pods", request.namespace or "")
     pods = around.watches.add("pods", path, Pod, repair.store, selection=actions.NOT_TERMINAL)
     async with around.watched(events.run(), repair.run(pods.synced)):
-        known = await until(pods.synced.is_set, left(PATIENCE))
-        if missing := _missing(around.watches):
+        watches = around.watches
+        known = await until(lambda: watches.refused or pods.synced.is_set(), left(PATIENCE))
+        if watches.forbidden:
+            return f"this account may not list {listed(watches.forbidden)}: {DELETE_JOB}"
+        if missing := _missing(watches):
             return missing
         if not (known and around.injectors.control_planes.known):
             return "it is not known whether Istio injects: see `istio-aux check`"
@@ -277,7 +289,7 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
             await repair.stop(_END)
             await events.sent(_END)
     found = [*_restarts(repair, done, request)]
-    facts = {"dry_run": dry_run, "installation": ours.name}
+    facts = {"dry_run": dry_run, "installation": ours.name, "among": request.among(None)}
     report.show(request.output, found, report.restarts_text, **facts)
     return "" if over else f"not finished within {request.patience:g} s: run it again"
 

@@ -92,6 +92,7 @@ class Audit(msgspec.Struct, frozen=True):
     namespaces: int | None = None  # How many are selected; None without a selector.
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
     installations: Installations = Installations()  # Whose settings these are.
+    among: str = ""  # Where pods were looked for.
 
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
@@ -291,18 +292,19 @@ def audit_text(
         summary = f"selected namespaces: {audit.namespaces}; {summary}"
     if names := audit.installations.names:
         summary = f"installation: {listed(names)}; {summary}"
+    nothing = f"no pod hangs or lacks its sidecar {audit.among}"
     return _sections(
-        terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows),
+        terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows) or [nothing],
         _most([each.text for each in audit.holders()], "holders", terminal),
         _left_out(findings, terminal),
         [summary],
     )
 
 
-def holders_text(holders: Sequence[Holder], terminal: Terminal) -> str:
+def holders_text(holders: Sequence[Holder], terminal: Terminal, *, audit: Audit) -> str:
     """What each of the first holders holds."""
     lines = _most([each.text for each in holders], "holders", terminal)
-    return "\n".join(lines) or "nothing holds a pod"
+    return "\n".join(lines) or f"nothing holds a pod {audit.among}"
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal, *, to: str = "") -> str:
@@ -332,18 +334,28 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal, *, to: str = 
 
 
 def restarts_text(
-    verdicts: Sequence[RestartVerdict], terminal: Terminal, *, dry_run: bool, installation: str
+    verdicts: Sequence[RestartVerdict],
+    terminal: Terminal,
+    *,
+    dry_run: bool,
+    installation: str,
+    among: str,
 ) -> str:
     """A table, and a summary with the ``installation`` whose settings count."""
     rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
     where = f"installation: {installation}; " if installation else ""
     done = "would-restart" if dry_run else "restarted"
     counts = _counts([each.outcome for each in verdicts], done, "kept", zeros=True)
-    return _sections(terminal.table("NAMESPACE NAME OUTCOME REASON", rows), [where + counts])
+    table = terminal.table("NAMESPACE NAME OUTCOME REASON", rows)
+    return _sections(table or [f"no pod lacks its sidecar {among}"], [where + counts])
 
 
-def quits_text(verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: bool) -> str:
+def quits_text(
+    verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: bool, among: str
+) -> str:
     """A table, and a summary with what the pods gave back."""
+    if not verdicts:
+        return f"no pod hangs {among}"
     rows = [
         (namespace, owner, str(len(pods)), outcome, _requested(pods), reason + _waited(pods))
         for (namespace, owner, outcome, reason), pods in by_owner(verdicts, "outcome")

@@ -44,6 +44,15 @@ def gap(error: KubeError, right: str) -> str:
     return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
 
 
+def place(namespace: str) -> str:
+    """A namespace, or all of them, in words."""
+    return f"namespace {namespace}" if namespace else "all namespaces"
+
+
+class UnanswerableError(KubeError):
+    """There is no answer, and the text is the line that says why, and what to give instead."""
+
+
 class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster is asked: arguments of commands by their names; a command reads its own."""
 
@@ -65,6 +74,13 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     report: Path | None = None  # Where `cli.page` goes.
     pre: bool = False  # Before an install.
     to: str = ""  # Where the cluster goes: see `cli.moving`.
+
+    def among(self, looked_at: int | None, namespace: str = "") -> str:
+        """Where pods were looked for, and how many there were, if it is known."""
+        space = "" if self.all_namespaces else self.namespace or namespace
+        labels = f" with {self.selector}" if self.selector.requirements else ""
+        number = "" if looked_at is None else f" ({looked_at}{labels} looked at)"
+        return f"in {place(space)}{number}" + ("; -A looks at all namespaces" if space else "")
 
 
 class Named(Struct, frozen=True):
@@ -149,15 +165,37 @@ async def find(
 async def list_pods(
     client: Client, namespace: str, fields: Mapping[str, str], selector: Selector = _ALL
 ) -> AsyncGenerator[Pod | Unreadable]:
-    """List pods, each once: a list that starts again shows pods twice."""
+    """List pods, each once: a list that starts again shows pods twice.
+
+    Raises:
+        UnanswerableError: the account may not list them, or there is no such namespace, of which
+            the API server lists no pods, too.
+    """
     path, seen = actions.collection("v1", "pods", namespace), set[Key]()
     selection = {**fields, "labelSelector": str(selector)}
-    async for page in actions.pages(client, path, Pod, selection):
-        for each in (*page.unreadable, *page.items):
-            key = each.key if isinstance(each, Unreadable) else each.metadata.key
-            if key not in seen:
-                seen.add(key)
-                yield each
+    try:
+        async for page in actions.pages(client, path, Pod, selection):
+            for each in (*page.unreadable, *page.items):
+                key = each.key if isinstance(each, Unreadable) else each.metadata.key
+                if key not in seen:
+                    seen.add(key)
+                    yield each
+    except ApiError as error:
+        if error.code != 403:
+            raise
+        other = "another namespace by -n" if namespace else "-n NAMESPACE"
+        why = gap(error, f"list pods in {place(namespace)}")
+        raise UnanswerableError(f"{why}: give {other}") from None
+    if namespace and not seen:
+        await _exists(client, namespace)
+
+
+async def _exists(client: Client, namespace: str) -> None:
+    try:
+        await client.get(f"{actions.NAMESPACES}/{namespace}")
+    except ApiError as error:  # It is not known if the account may not get it.
+        if error.code == 404:
+            raise UnanswerableError(f"namespace {namespace} does not exist") from None
 
 
 class _Manifest(Struct, frozen=True):

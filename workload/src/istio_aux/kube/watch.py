@@ -107,6 +107,7 @@ class Watch(Generic[T]):
         self.synced = asyncio.Event()  # Set after the first complete list, and never cleared.
         self._alive_at: float | None = None
         self.refused = False  # The server did once, as it does when a permission is missing.
+        self.forbidden = False  # By the last attempt; then a permission is missing.
         self.trouble: str | None = None  # Why the last attempt failed; None while all is well.
         # Why objects cannot be decoded, at most `UNREADABLE`: handlers keep what they knew of them.
         self.unreadable: dict[Key, str] = {}
@@ -155,6 +156,7 @@ class Watch(Generic[T]):
         # A version that is too old is normal; anything else is trouble.
         log = _log.info if reason == "expired" else _log.warning
         self.trouble = None if reason == "expired" else f"{self.path}: {error}"
+        self.forbidden = isinstance(error, ApiError) and error.code == 403
         log("watch %s: %s", self.path, error, extra={"event": "watch", "reason": reason})
         return reason
 
@@ -191,7 +193,7 @@ class Watch(Generic[T]):
                 self._delete(key)
         self._furthest, self._alive_at = 0, _now()
         before, self._version = self._version, version
-        self.trouble = None
+        self.trouble, self.forbidden = None, False
         self._listing.reset()
         self.synced.set()
         self._check(version, before)
