@@ -51,13 +51,15 @@ def before(request: pytest.FixtureRequest, charm: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def juju() -> Iterator[jubilant.Juju]:
-    """A model of its own, destroyed at the end."""
+def juju(request: pytest.FixtureRequest) -> Iterator[jubilant.Juju]:
+    """A model of its own, destroyed at the end. If a test failed, its log is kept before that."""
     with jubilant.temp_model() as juju:
         juju.wait_timeout = 20 * 60
         # A unit learns of trust with its next event.
         juju.model_config({"update-status-hook-interval": "30s"})
         yield juju
+        if request.session.testsfailed:
+            helpers.keep_logs(juju)
 
 
 @pytest.fixture(scope="module")

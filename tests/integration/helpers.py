@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ APP, ISTIO = "istio-aux", "istio-pilot"
 ISTIO_CHANNEL = "1.28/stable"  # Of Charmed Kubeflow 1.11.
 IMAGE = "istio-aux-image"
 PROFILE = "istio-aux-profile"
+LOGS = Path("test-results/juju")  # Below the folder in which tox runs.
 # kubeflow-profiles, charm and profile controller.
 PROFILE_LABELS = (
     "app.kubernetes.io/part-of=kubeflow-profile",
@@ -43,6 +45,18 @@ def model_of(juju: jubilant.Juju) -> str:
     """The model's name, which is that of its namespace."""
     assert juju.model is not None
     return juju.model.rpartition(":")[2]
+
+
+def keep_logs(juju: jubilant.Juju) -> None:
+    """Write what explains a failure of this model to `LOGS`, as far as Juju answers."""
+    folder = LOGS / model_of(juju)
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(jubilant.CLIError):
+        (folder / "debug-log.txt").write_text(juju.debug_log())
+        (folder / "status.txt").write_text(juju.cli("status", "--relations", "--storage"))
+    for kinds in ("events", "pods"):
+        with suppress(AssertionError):
+            (folder / f"{kinds}.yaml").write_text(kubectl("get", kinds, "-A", "-o", "yaml"))
 
 
 def webhooks(juju: jubilant.Juju) -> list[dict[str, Any]]:

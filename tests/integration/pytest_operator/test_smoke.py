@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 
+import pytest
+import pytest_asyncio
 from pytest_operator.plugin import OpsTest
 
 APP = "istio-aux"
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def log(request: pytest.FixtureRequest, ops_test: OpsTest) -> AsyncIterator[None]:
+    """Print the log of the model, which is destroyed afterwards, if the test failed."""
+    yield
+    if request.session.testsfailed:
+        _, text, _ = await ops_test.juju("debug-log", "--limit", "5000")
+        print(text)
 
 
 async def test_it_becomes_active(ops_test: OpsTest) -> None:
