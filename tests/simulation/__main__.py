@@ -1,6 +1,7 @@
 """Play seeds, and say which properties did not hold; exit 1 if there was one.
 
-`--seed K --trace` tells the story of one; `--breaks` shows that faults of the product are found.
+`--seed K --trace` tells the story of one. `--deaths` lets a unit die at each write of a run without
+faults, and `--breaks` shows that faults of the product are found.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections import Counter
 
 from lab.nightly import NIGHT
 
+from simulation import deaths
+from simulation.deaths import Death
 from simulation.play import Result, play, shrink
 
 
@@ -27,7 +30,14 @@ def main() -> int:
     parser.add_argument(
         "--breaks", action="store_true", help="break the product, and see that it is found"
     )
+    parser.add_argument("--deaths", action="store_true", help="let a unit die at each write")
+    parser.add_argument("--death", type=Death.read, help="play this one, as 17:at; with --trace")
     options = parser.parse_args()
+    if options.death:
+        result, _ = deaths.play(options.death, trace=options.trace)
+        return _told(result)
+    if options.deaths:
+        return _deaths(options.jobs)
     if options.breaks:
         from simulation import breaks  # noqa: PLC0415  (it changes the product)
 
@@ -38,9 +48,12 @@ def main() -> int:
 
 
 def _one(seed: int, off: str, *, trace: bool) -> int:
-    result = play(seed, off=frozenset(filter(None, off.split(","))), trace=trace)
+    return _told(play(seed, off=frozenset(filter(None, off.split(","))), trace=trace))
+
+
+def _told(result: Result) -> int:
     print("\n".join(result.story))
-    print(f"seed {seed}: {result.seconds:.0f} s; faults: {', '.join(sorted(result.faults))}")
+    print(f"seed {result.seed}: {result.seconds:.0f} s; faults: {', '.join(sorted(result.faults))}")
     for violation in result.violations:
         print(violation)
     return 1 if result.violations else 0
@@ -51,6 +64,23 @@ def _play(seed: int) -> Result:
         return play(seed)
     except Exception as error:  # Not all errors pass from one process to another.
         raise RuntimeError(f"seed {seed}: {error!r}") from None
+
+
+def _die(death: Death) -> Result:
+    return deaths.play(death)[0]
+
+
+def _deaths(jobs: int) -> int:
+    """Play each death at each write."""
+    began, found = time.monotonic(), deaths.deaths()
+    with multiprocessing.Pool(jobs) as pool:
+        results = dict(zip(found, pool.map(_die, found), strict=True))
+    bad = {death: result for death, result in results.items() if result.violations}
+    for death, result in bad.items():
+        print(f"--death {death} --trace: {str(result.violations[0])[:400]}")
+    print(f"{len(found)} deaths, {time.monotonic() - began:.0f} s")
+    print("good" if not bad else f"NOT GOOD: {len(bad)} deaths")
+    return 1 if bad else 0
 
 
 def _many(seeds: range, jobs: int) -> int:

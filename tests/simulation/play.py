@@ -82,6 +82,15 @@ def play(
     world = World(seed, (only or faults.choose(seed)) - off, trace=trace)
     dice = world.dice("scenario")
     cluster = Cluster(world, units=dice.choice((1, 2, 2, 2, 3)))
+    return run(cluster, _begin, dice.uniform(60, 150), first=first)
+
+
+def run(
+    cluster: Cluster, begin: Callable[[Cluster, float], None], window: float, *, first: bool = True
+) -> Result:
+    """Play what ``begin`` plans for ``window`` seconds, and see that all is done afterwards."""
+    world = cluster.world
+    trace = world.story is not None
     listener = _Listener(cluster)
     level = _PRODUCT.level
     _PRODUCT.addHandler(listener)
@@ -89,7 +98,7 @@ def play(
     _PRODUCT.getChild("kube.lease").setLevel(logging.INFO)
     _PRODUCT.propagate = False
     try:
-        _play(cluster, dice.uniform(60, 150), first=first)
+        _play(cluster, begin, window, first=first)
     finally:
         for unit in cluster.units:
             if unit.process:
@@ -99,12 +108,14 @@ def play(
         _PRODUCT.propagate = True
     judge = cluster.judge
     return Result(
-        seed, world.faults, tuple(world.violations), tuple(world.story or ()), world.now,
+        world.seed, world.faults, tuple(world.violations), tuple(world.story or ()), world.now,
         (judge.writes, judge.tells, judge.tolerated),
     )  # fmt: skip
 
 
-def _play(cluster: Cluster, window: float, *, first: bool) -> None:
+def _play(
+    cluster: Cluster, begin: Callable[[Cluster, float], None], window: float, *, first: bool
+) -> None:
     world = cluster.world
 
     def go_on(seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
@@ -112,7 +123,7 @@ def _play(cluster: Cluster, window: float, *, first: bool) -> None:
         world.run(world.now + seconds, lambda: (first and bool(world.violations)) or until())
         return not (first and world.violations)
 
-    _begin(cluster, window)
+    begin(cluster, window)
     if not go_on(window):
         return
     cluster.calm_down()

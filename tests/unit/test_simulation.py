@@ -9,11 +9,12 @@ import sys
 
 import pytest
 from lab.nightly import NIGHT, sampled
-from simulation import breaks, faults
+from simulation import breaks, deaths, faults
 from simulation.cluster import Cluster
 from simulation.kubelet import Plan, Run
 from simulation.play import play, shrink
 from simulation.population import lone_pod
+from simulation.properties import SUSPENDED
 from simulation.store import Change
 from simulation.world import World
 
@@ -69,6 +70,53 @@ def test_a_seed_tells_the_same_story_in_each_process() -> None:
     }
     assert len(stories) == 1
     assert int(stories.pop().split()[0]) > 10_000
+
+
+def broken_by(found: list[deaths.Death]) -> dict[str, str]:
+    """What each death breaks, if anything; `python -m simulation --death N:at --trace` tells it."""
+    results = {str(death): deaths.play(death)[0].violations for death in found}
+    return {death: str(broken[0]) for death, broken in results.items() if broken}
+
+
+def test_a_unit_may_die_before_it_hears_of_any_write() -> None:
+    found = deaths.deaths("at", renewals=False)
+    assert len(found) > 20
+    assert broken_by(found) == {}
+
+
+@pytest.mark.nightly("one death at each write but renewals")
+@pytest.mark.parametrize("how", deaths.HOW)
+def test_a_unit_may_die_in_each_way_at_each_write(how: str) -> None:
+    """Sieve's question: killed before, at or after it, twice, frozen; its watches lost."""
+    assert broken_by(deaths.deaths(how)) == {}
+
+
+def recalls_nothing(*_: object, **__: object) -> None:
+    """What the Lease says is lost."""
+
+
+async def finds_nothing(*_: object) -> None:
+    """No suspended Job is searched for."""
+
+
+REPEATED = "restart that did not help is repeated"
+
+
+@pytest.mark.parametrize(
+    ("guard", "defect", "broken"),
+    [
+        ("controller.RepairController.recall", recalls_nothing, REPEATED),
+        ("suspended_jobs.SuspendedJobs._find", finds_nothing, SUSPENDED),
+    ],
+)
+def test_a_death_finds_what_a_new_leader_forgets(
+    guard: str, defect: object, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"istio_aux.repair.{guard}", defect)
+
+    found = broken_by(deaths.deaths("at", renewals=False))
+
+    assert broken in " ".join(found.values())
 
 
 @pytest.mark.parametrize("name", breaks.BREAKS)
