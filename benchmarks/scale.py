@@ -179,6 +179,7 @@ class Scenes:
         sizes, prefix = self._sizes, self._crowd.prefix()
         self._driver.create(prefix, sizes.quits, "running", pod="job", where=self._crowd.mesh)
         self._settle()
+        self._crowd.cluster.collect_garbage()
         meter = Meter({"cpu": self._pid})
         times = self._driver.patch(
             prefix, sizes.quits, "finish", rate=sizes.rate, where=self._crowd.mesh

@@ -59,11 +59,11 @@ def token(client: Client, namespace: str, account: str, *, seconds: int = 3600) 
     return answer.status.token
 
 
-def get(server: str, ca: Path, pair: KeyPair, path: str) -> int:
+def get(server: str, ca: Path, pair: KeyPair, path: str, *, patience: float = 10) -> int:
     """The status of an HTTPS GET with a client certificate. Raises httpx2.HTTPError."""
     context = ssl.create_default_context(cafile=ca)
     context.load_cert_chain(pair.certificate, pair.key)
-    with httpx2.Client(verify=context, trust_env=False, timeout=10) as client:
+    with httpx2.Client(verify=context, trust_env=False, timeout=patience) as client:
         return client.get(f"{server}{path}").status_code
 
 
