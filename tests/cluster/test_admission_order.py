@@ -8,6 +8,7 @@ from typing import Any
 
 import lab
 import lab.istio
+import lab.workload
 import lightkube
 import pytest
 import yaml
@@ -21,6 +22,7 @@ from lab.scene import Scene
 from lab.served import Programs, Stages, metric
 from lab.start_cases import HELD
 from lab.workload import Workload
+from lightkube import codecs
 from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -215,3 +217,25 @@ def test_what_a_later_webhook_changes_is_looked_at_again(
     assert rounds == ["0", "1"]
     again = [call["mutated"] for _, call in sorted(mine.items())]
     assert again == [True, change in {"replace", "remove"}]
+
+
+def test_check_finds_a_second_installation_and_one_without_a_ready_pod(
+    cluster: lab.Cluster, client: lightkube.Client, webhook: Workload
+):
+    """It has the settings of the first one, and its pods are gone."""
+    first = manifests.webhook_configuration(webhook.name, webhook.model)
+    second = f"{first}-left"
+    made = client.get(MutatingWebhookConfiguration, first).to_dict()
+    made["metadata"] = {"name": second, "annotations": made["metadata"]["annotations"]}
+    for hook in made["webhooks"]:
+        hook["clientConfig"]["service"]["name"] = "gone"
+    client.create(codecs.from_dict(made))
+
+    said = lab.workload.ask(cluster.kubeconfig, "check", "-o", "json").stdout.splitlines()
+
+    client.delete(MutatingWebhookConfiguration, second)
+    found = [each for line in said if (each := json.loads(line))["check"] == "installation"]
+    shared, alone = sorted(each["what"] for each in found if each["result"] == "problem")
+    assert shared.startswith(f"{first} and {second} select the same namespaces: ")
+    assert f"{second}: no pod of Service " in alone
+    assert alone.endswith("/gone is ready: new pods are not changed")

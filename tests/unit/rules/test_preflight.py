@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from istio_aux.cli import preflight, report
+from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.moving import NetworkPolicy, Survey, To
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
@@ -19,6 +21,7 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
 from istio_aux.model.webhooks import Configuration
+from istio_aux.settings import read_published
 from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 from unit.rules.pods import RUNNING, exited, job, moment
@@ -96,6 +99,36 @@ def test_our_webhook_exists_and_is_called_first(
     results = [*preflight.webhook(name, configurations)]
 
     assert [each.result for each in results] == found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ({}, {}, ["team"]),
+        ({}, {"namespace-selectors": "a=b"}, []),
+        ({}, {"namespace-selectors": ""}, ["team"]),
+        ({"namespace-selectors": ""}, {"namespace-selectors": ""}, ["other", "team"]),
+        ({"pod-selector": "a=b"}, {}, ["team"]),
+        ({"pod-selector": "a=b"}, {"pod-selector": "a=b"}, ["team"]),
+        ({"pod-selector": "a=b"}, {"pod-selector": "a=c"}, []),
+    ],
+)
+def test_two_installations_that_look_after_the_same_pods_are_a_problem(
+    first: dict[str, str], second: dict[str, str], shared: list[str]
+) -> None:
+    """Each pod would be changed by both, and its proxy told to exit by both."""
+    found = (
+        Installation(source=name, settings=read_published(json.dumps(options))[0])
+        for name, options in {"here": first, "there": second}.items()
+    )
+    namespaces = {"team": {"io.datastrophic/istio-aux": "enabled"}, "other": {}}
+
+    results = [*preflight.overlapping(Installations(tuple(found)).shared(namespaces))]
+
+    where = ", ".join(shared)
+    assert [(each.result, each.what) for each in results] == [
+        ("problem", f"here and there select the same namespaces: {where}") for _ in shared[:1]
+    ]
 
 
 @pytest.mark.parametrize("state", State)

@@ -29,9 +29,11 @@ from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
+from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability
+from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Service
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
@@ -81,6 +83,7 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
             results += preflight.injectors(mesh, configurations)
+            results += await _tried("installation", _unready(client, configurations))
         if request.to:
             results += await _tried("pods", _moving(client, To(request.to), mesh, around, found))
             return
@@ -93,6 +96,8 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
             if settings.namespace_selectors.matches(labels) and name not in around.namespaces.going
         }
         if "namespaces" not in missing:
+            every = await cluster.find(client, None) if request.config else found
+            results += preflight.overlapping(every.shared(around.namespaces))
             selectors = str(settings.namespace_selectors)
             results += preflight.namespaces(selectors, selected, mesh)
             if any(ambient_by({}, labels) for labels in selected.values()):
@@ -111,6 +116,23 @@ async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[Che
         return [*await work]
     except KubeError as error:
         return [preflight.unknown(check, str(error))]
+
+
+async def _unready(
+    client: Client, configurations: Mapping[str, Configuration]
+) -> list[CheckResult]:
+    """Find the installations behind whose webhook no pod is ready."""
+    results = list[CheckResult]()
+    for name, configuration in sorted(configurations.items()):
+        hooks = [it for it in configuration.webhooks or () if it.name == START_WEBHOOK]
+        behind = {it.client_config.service for it in hooks} - {None}
+        for service in {Service(it.namespace, it.name) for it in behind if it}:
+            path = actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
+            chosen = {"labelSelector": f"{SERVICE}={service.name}"}
+            pages = [page async for page in actions.pages(client, path, EndpointSlice, chosen)]
+            if not any(each.ready for page in pages for each in page.items):
+                results.append(preflight.unready(name, service))
+    return results
 
 
 async def _versions(client: Client, server: str) -> Iterable[CheckResult]:

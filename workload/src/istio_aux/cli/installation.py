@@ -19,6 +19,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
+from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.facts import PodFacts
@@ -111,6 +112,19 @@ class Installations(msgspec.Struct, frozen=True):
     def selects(self, labels: Labels) -> bool:
         """Whether an installation selects a namespace with these labels."""
         return any(each.settings.namespace_selectors.matches(labels) for each in self.found)
+
+    def shared(self, namespaces: Mapping[str, Labels]) -> dict[tuple[str, ...], list[str]]:
+        """The namespaces, by name with their labels, that several of them select, by whose names.
+
+        Installations may share a namespace if each has a pod-selector of its own.
+        """
+        shared = dict[tuple[str, ...], list[str]]()
+        for namespace, labels in sorted(namespaces.items()):
+            theirs = [it for it in self.found if it.settings.namespace_selectors.matches(labels)]
+            chosen = {it.settings.pod_selector for it in theirs} - {Selector()}
+            if len(theirs) > max(1, len(chosen)):
+                shared.setdefault(tuple(it.name for it in theirs), []).append(namespace)
+        return shared
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, str]:
         """The installation that looks after a pod; or the first one, and why none does."""

@@ -23,7 +23,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
 from istio_aux.model.text import listed, one_line
-from istio_aux.model.webhooks import Configuration, revision_label, sorted_before
+from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, decide
@@ -153,6 +153,23 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
         yield _note(check, what, "choose another one's settings file with --config")
     elif names:
         yield _ok(check, names[0])
+
+
+def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[CheckResult]:
+    """Name the namespaces that several installations select, by the names of those."""
+    for names, where in shared.items():
+        what = f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}"
+        do = "remove one of them, or set namespace-selectors so that each selects others"
+        yield _problem("installation", what, do)
+
+
+def unready(configuration: str, service: Service) -> CheckResult:
+    """Say that no pod is ready behind the webhook of an installation."""
+    what = f"{configuration}: no pod of Service {service} is ready: new pods are not changed"
+    do = (
+        f"see `kubectl get pods -n {service.namespace}`; what a removed one has left can be deleted"
+    )
+    return _problem("installation", what, do)
 
 
 def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
