@@ -134,10 +134,14 @@ def _of_review(uid: str, ask: Ask, text: bytes) -> Iterator[str]:
     if response.get("patchType") != ("JSONPatch" if "patch" in response else None):
         yield f"patchType {response.get('patchType')}"
     if "patch" in response:
-        yield from _of_patch(ask, response["patch"])
+        # Without the proxy's configuration it is not known whether the payload may be held.
+        unread = any(
+            "proxy.istio.io/config is left alone" in line for line in response.get("warnings", ())
+        )
+        yield from _of_patch(ask, response["patch"], unread=unread)
 
 
-def _of_patch(ask: Ask, patch: str) -> Iterator[str]:
+def _of_patch(ask: Ask, patch: str, *, unread: bool) -> Iterator[str]:
     try:
         ops = base64.b64decode(patch, validate=True).decode()
         if (found := _read(ask.body)) is None:
@@ -157,7 +161,7 @@ def _of_patch(ask: Ask, patch: str) -> Iterator[str]:
             return
     annotations = pod["metadata"].get("annotations") or {}
     started = annotations.get("istio-aux.io/started-with") in {"native", "hold"}
-    if not started and annotations.get("sidecar.istio.io/nativeSidecar") != "false":
+    if not (started or unread) and annotations.get("sidecar.istio.io/nativeSidecar") != "false":
         yield f"started-with is missing: {annotations}"
     if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > 256 << 10:
         yield "too many annotations for a pod"

@@ -189,7 +189,7 @@ def _is_json(body: bytes) -> bool:
     Go writes U+FFFD for half a surrogate pair, so a text with one cannot be encoded here.
     """
     try:
-        json.dumps(json.loads(shallow(body)), ensure_ascii=False).encode()
+        json.dumps(json.loads(shallow(body)), ensure_ascii=False, allow_nan=False).encode()
     except ValueError:
         return False
     return True
