@@ -82,9 +82,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     result: str  # One of `_RESULTS`.
     what: str
     do: str = ""
+    code: str = ""  # Of the workload's list of findings.
 
     def __str__(self) -> str:
-        return f"{self.result}: {self.check}: {self.what}" + (self.do and f"; to do: {self.do}")
+        what = f"{self.code}: {self.what}" if self.code else self.what
+        return f"{self.result}: {self.check}: {what}" + (self.do and f"; to do: {self.do}")
 
 
 def _action(

@@ -87,7 +87,9 @@ def test_a_native_proxy_that_had_no_time_to_end_is_told(client: Client, where: s
 
     notes = lab.until(lambda: told(client, where, "ProxyKilled"), what="the Event")
 
-    killed = "istio-proxy was killed with exit code 137: terminationGracePeriodSeconds was 0"
+    killed = (
+        "IA0109: istio-proxy was killed with exit code 137: terminationGracePeriodSeconds was 0"
+    )
     assert notes == {"hurried": f"{killed}: 5 is enough"}
 
 
@@ -111,7 +113,8 @@ def test_only_a_native_proxy_serves_a_payload_that_works_on_and_the_pod_ends_wit
     assert drained.payload < drained.proxy
     notes = told(client, where, "NetworkLost")
     assert [*notes] == ["classic"]
-    assert notes["classic"].startswith("deleted, and not finished: main (running); a classic proxy")
+    lost = "IA0108: deleted, and not finished: main (running); a classic proxy"
+    assert notes["classic"].startswith(lost)
 
 
 def delete_all(client: Client, namespace: str) -> dict[str, Seen]:

@@ -23,6 +23,7 @@ from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit, Finding
 from istio_aux.cli.terminal import Terminal
 from istio_aux.model import selectors
+from istio_aux.model.findings import Code
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
@@ -104,11 +105,14 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
     assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
 
 
+CODES = {"stuck": "IA0101", "blocked": "IA0102", "lost": "IA0103", "unmeshed": "IA0105"}
+
+
 def finding(state: report.State, **fields: Any) -> Finding:
     return msgspec.convert(
-        {"namespace": "training", "name": "job", "uid": "u-1", "state": state,
+        {"namespace": "training", "name": "job", "uid": "u-1", "state": state, "code": CODES[state],
          "since": NOON - timedelta(minutes=5), "action": "quit", "by": (), "containers": {},
-         "reason": "every payload container is finished", **fields},
+         "reason": "every payload is finished", **fields},
         Finding,
     )  # fmt: skip
 
@@ -118,11 +122,14 @@ def table(audit: Audit) -> str:
 
 
 TABLE = """\
-NAMESPACE  NAME       PODS  STATE  AGE      SINCE              REASON
-training   tfjob/a    2     stuck  3h       2026-11-21 11:55Z  every payload container is finished
-training   pod/job-2  1     lost   unknown  unknown            every payload container is finished
+NAMESPACE  NAME       PODS  STATE  CODE    AGE      SINCE              REASON
+training   tfjob/a    2     stuck  IA0101  3h       2026-11-21 11:55Z  every payload is finished
+training   pod/job-2  1     lost   IA0103  unknown  unknown            every payload is finished
 
 2 pods are kept by istio-proxy since 2026-11-21 11:55Z; the requests of 2 cannot be read
+
+IA0101  the proxy runs on after its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0101.md
+IA0103  the proxy ended before its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0103.md
 
 selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unstarted: 0, unmeshed: 0"""
 
@@ -208,6 +215,8 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     )
     shown = table(Audit([finding("unmeshed")], 7, None, 3))
     assert shown.endswith("unstarted: 0, unmeshed: 1 (unknown: 3)")
+    left = table(Audit([], 7, ignored=[Code.RUNS_ON, Code.KEPT, Code.KEPT]))
+    assert left.endswith("unmeshed: 0; ignored: 3 (IA0101, IA0102)")
 
 
 def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:
@@ -224,10 +233,10 @@ def test_json_is_one_object_a_line() -> None:
     shown = output(Audit([finding("stuck"), finding("blocked", by=("a",))], 2), "json")
     first, second = map(msgspec.json.decode, shown.splitlines())
     assert first == {
-        "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
+        "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck", "code": "IA0101",
         "owner": "", "created": None,
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
-        "reason": "every payload container is finished", "configuration": "", "requests": None,
+        "reason": "every payload is finished", "configuration": "", "requests": None,
         "fix": "", "left_out": "",
     }  # fmt: skip
     assert second["by"] == ["a"]
@@ -291,7 +300,7 @@ async def test_audit_says_which_pods_no_installation_looks_after_and_how_to_free
     async with ApiServer() as api:
         await fill(api)
         shown = await ask(api, "audit")
-    _, held, left_out, _ = shown.out.split("\n\n")
+    _, held, left_out, _, _ = shown.out.split("\n\n")
     assert held.startswith("2 pods are kept by istio-proxy since ")
     assert left_out.startswith(
         "no installation looks after 4 of these pods (24 GPUs): istio-aux is"
@@ -421,6 +430,7 @@ async def test_pods_outside_an_ambient_mesh_are_found_and_explained(ask: Ask) ->
         "lies": "unmeshed",
     }
     assert all(line["reason"].startswith("outside the mesh: ") for line in lines)
+    assert {line["code"] for line in lines} == {"IA0106"}
     out, well = (line for line in explained.out.splitlines() if "shop/" in line)
     assert "IGNORE (unmeshed)" in out
     assert "outside the mesh: it has no annotation ambient.istio.io/redirection" in out

@@ -69,7 +69,8 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     why = "exited 0 (Completed), not restarted (restartPolicy Never)"
     shown = {
         "namespace": "training", "name": "job-x7k2p", "uid": "u-1", "action": "quit",
-        "state": "stuck", "reason": "every payload container is finished",
+        "state": "stuck", "code": "IA0101", "codes": ["IA0101"],
+        "reason": "every payload container is finished",
         "containers": {
             "main": {"role": "payload", "finished": True, "why": why},
             "istio-proxy": {"role": "sidecar", "finished": False, "why": "running"},
@@ -83,6 +84,28 @@ def test_explain_takes_the_options_of_serve(answer: Answer) -> None:
     told = ["--sidecars", "cloud-sql-proxy=quit, vault=ignore"]
     assert answer("explain", stdin=pod).actions == ["wait"]
     assert answer("explain", *told, stdin=pod).actions == ["quit"]
+
+
+def test_explain_leaves_out_what_is_ignored_and_says_so(answer: Answer, run: Run) -> None:
+    """A pod has several findings: its state, what its author wishes, and its end."""
+    pod = document(
+        {"main": exited(0), "istio-proxy": RUNNING},
+        annotations={"istio-aux.io/start": "soon"}, spec={"terminationGracePeriodSeconds": 90},
+    )  # fmt: skip
+    for given, codes, ignored in (
+        ([], ["IA0101", "IA0204", "IA0108"], None),
+        (["IA0101,IA0108"], ["IA0204"], ["IA0101", "IA0108"]),
+        (["IA0204", "IA0108", "IA0101"], None, ["IA0101", "IA0204", "IA0108"]),
+    ):
+        argv = [word for code in given for word in ("--ignore", code)]
+        [shown] = answer("explain", *argv, stdin=pod).lines
+        assert (shown.get("codes"), shown.get("ignored")) == (codes, ignored)
+        assert ("state" in shown) is ("IA0101" in (codes or ()))
+        assert ("IA0204: " in shown.get("start", "")) is ("IA0204" in (codes or ()))
+        assert ("IA0108: " in shown.get("end", "")) is ("IA0108" in (codes or ()))
+        assert shown["action"] == "quit"
+    text = run("explain", "--ignore", "IA0108", "-f", "-", stdin=json.dumps(pod)).out
+    assert "\n  ignored: 1 (IA0108)\n" in text
 
 
 def test_files_are_read_in_order_and_one_that_is_not_there_is_named(
@@ -219,6 +242,7 @@ def test_mutate_prints_no_pod_without_what_is_nested_deeply(
         (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
         (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected native, ignore,'),
         (["audit", "--config", "/none"], "/none: No such file or directory"),
+        (["check", "--ignore", "IA0101,IA9999"], '--ignore: "IA9999": expected codes of findings'),
         (["audit", "--namespace-selectors", "a in"], '"a in": expected KEY'),
         (["dance"], "invalid choice: 'dance'"),
         (["audit", "--dance"], "istio-aux audit: error: unrecognized arguments: --dance"),
@@ -351,6 +375,8 @@ def test_explain_tells_a_person_in_a_terminal(
         shown.out
         == """\
 training/job-x7k2p  QUIT (stuck)  every payload container is finished
+  IA0101  the proxy runs on after its payload:
+          https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0101.md
   CONTAINER    ROLE     FINISHED  WHY
   main         payload  yes       exited 0 (Completed), not restarted (restartPolicy Never)
   istio-proxy  sidecar  no        running

@@ -136,10 +136,14 @@ async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(ask: Ask) -> No
         api.refuse(f"GET {CONFIGURATIONS}", 403, "Forbidden", f"not {CONFIGURATIONS}")
         await api.fill()
         shown = await ask(api, "audit", "-o", "json")
+        without = await ask(api, "audit", "--ignore", "IA0107,IA0101")
+    assert (without.status, "may lack" in without.err) == (0, False)
+    assert without.out.endswith("stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0; "
+                                "ignored: 2 (IA0101, IA0107)\n")  # fmt: skip
     assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
     assert shown.err == (
         "judged by the default settings: this account may not list mutatingwebhookconfigurations\n"
-        "pods that may lack their sidecar: 4: Istio's webhooks are not known;"
+        "IA0107: pods that may lack their sidecar: 4: Istio's webhooks are not known;"
         f" {CONFIGURATIONS}: 403 Forbidden: not {CONFIGURATIONS}\n"
     )
 

@@ -178,8 +178,10 @@ async def test_audit_names_jobs_whose_pods_were_refused_lately(
         if has_pod:
             await pod(api, "mnist-x", ("batch/v1", "Job", "mnist"))
         shown = await ask(api, "audit")
+        without = await ask(api, "audit", "--ignore", "IA0114")
+    assert (without.err, "ignored: 1 (IA0114)" in without.out) == ("", told)
     why = f"its pods were refused, last at {at:%H:%M:%S}Z: exceeded quota: gpus"
-    assert (f"team: job/mnist: {why}" in shown.err) == told
+    assert (f"IA0114: team: job/mnist: {why}" in shown.err) == told
 
 
 async def test_a_name_goes_with_one_namespace() -> None:

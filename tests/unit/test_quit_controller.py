@@ -212,7 +212,7 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         assert "kept by vault-agent (running; ignored: option sidecars)" in held.reason
         (event,) = await until(lambda: world.api.events, "the Event")
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
-        assert event["note"].startswith("the pod is kept by vault-agent: ")
+        assert event["note"].startswith("IA0102: the pod is kept by vault-agent: ")
         await world.pod("job", proxy=ENDED, others={"vault-agent": ENDED})
         await until(lambda: world.troubled("blocked") == [], "it is held no more")
 
@@ -243,9 +243,13 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
 
         told = [(event["reason"], event["type"], event["note"]) for event in world.api.events]
         why = "istio-proxy (running, not ready)"
-        assert told[0] == ("PodNotStarted", "Warning", f"the payload has not started: {why}")
+        assert told[0] == (
+            "PodNotStarted",
+            "Warning",
+            f"IA0104: the payload has not started: {why}",
+        )
         assert told[1][:2] == ("PodHeld", "Normal")
-        assert told[1][2].startswith("the pod is kept by istio-proxy: istio-proxy is a native side")
+        assert told[1][2].startswith("IA0102: the pod is kept by istio-proxy: istio-proxy is a na")
         assert [request for request in world.api.requests if "/pods/" in request] == []
 
 
@@ -262,7 +266,10 @@ async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> 
 
         assert [event["regarding"]["name"] for event in world.api.events] == ["held", "marker"]
         assert {event["reason"] for event in world.api.events} == {"HeldNotNative"}
-        assert world.api.events[0]["note"].endswith("native: " + why["istio-aux.io/not-native"])
+        note = world.api.events[0]["note"]
+        assert (note[:7], note.endswith("native: " + why["istio-aux.io/not-native"])) == (
+            "IA0110:", True,
+        )  # fmt: skip
 
 
 async def test_a_pod_that_loses_the_network_while_it_is_deleted_says_so_once() -> None:
@@ -279,7 +286,7 @@ async def test_a_pod_that_loses_the_network_while_it_is_deleted_says_so_once() -
         assert [event["regarding"]["name"] for event in world.api.events] == ["lost", "marker"]
         assert world.reasons() == ["NetworkLost", "NetworkLost"]
         note = "deleted, and not finished: main (running); a classic proxy exits 5 s after SIGTERM"
-        assert world.api.events[0]["note"].startswith(note)
+        assert world.api.events[0]["note"].startswith(f"IA0108: {note}")
 
 
 async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_is_read() -> None:
@@ -296,6 +303,7 @@ async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_
         (event,) = await until(lambda: world.api.events, "the Event")
 
         assert (event["reason"], event["regarding"]["name"]) == ("ProxyKilled", "job")
+        assert event["note"].startswith("IA0109: istio-proxy was killed")
         assert event["note"].endswith("Seconds was 0: 5 is enough")
         assert [request for request in world.api.requests if "/pods/" in request] == [READ]
 
@@ -328,7 +336,7 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         await until(lambda: world.api.events, "the Event is there")
         (event,) = world.api.events
         assert (event["reason"], event["type"]) == ("ProxyLost", "Warning")
-        assert event["note"] == lost.reason
+        assert event["note"] == f"IA0103: {lost.reason}"
         assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
         assert not gone(world)
         assert world.told == []

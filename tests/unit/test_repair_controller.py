@@ -46,7 +46,7 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         await until(lambda: len(world.events("NoSidecar")) == 3, "the last one's owner is told")
         assert [name for name, _ in world.events("NoSidecar")] == ["web-a", "web-b", "last"]
         (note, *_) = (note for _, note in world.events("NoSidecar"))
-        assert note.startswith("the pod has no sidecar and should have one: namespace.sidecar-inj")
+        assert note.startswith("IA0105: the pod has no sidecar and should have one: namespace.side")
         assert world.api.evictions == []
         shown = [(pod.name, pod.owner, pod.since.day) for pod in whole(world.repair.unmeshed(2))]
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]

@@ -41,7 +41,7 @@ async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_s
         assert event["reason"] == "StillSuspended"
         assert event["regarding"]["name"].startswith("mnist-worker-")
         assert event["note"] == (
-            "TFJob mnist stays suspended until its pods are gone, so that it does not fail:"
+            "IA0116: TFJob mnist stays suspended until its pods are gone, so that it does not fail:"
             " 2 of its pods are still there: mnist-worker-0, mnist-worker-1"
         )
         [shown] = process.status()
@@ -210,7 +210,9 @@ async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> Non
         assert (event["type"], event["reason"]) == ("Warning", "ResumedWithoutRestart")
         assert event["regarding"]["kind"] == "TFJob"
         assert event["regarding"]["name"] == "mnist"
-        assert event["note"].startswith("TFJob mnist: it was suspended for too long, and 2 of its")
+        assert event["note"].startswith(
+            "IA0117: TFJob mnist: it was suspended for too long, and 2 of its"
+        )
         await until(lambda: not process.status(), "nothing is under way")
 
 
@@ -279,8 +281,8 @@ async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_list
         await world.counted("failed")
         (event,) = await until(lambda: world.api.events, "an Event")
         assert event["note"] == (
-            "TFJob mnist: it was suspended for too long, and it is not known whether its pods are"
-            f" gone: {why}"
+            "IA0117: TFJob mnist: it was suspended for too long, and it is not known whether its"
+            f" pods are gone: {why}"
         )
 
 

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import json
 import lzma
+import re
 import socket
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_each_alert_is_about_this_application_alone(unit: Unit) -> None:
         assert matchers in rule["expr"]
         assert "%%" not in rule["expr"]
         assert rule["labels"].pop("severity") in {"critical", "warning", "info"}
+        assert re.fullmatch(r"IA\d{4}", rule["labels"].pop("code"))
         assert rule["labels"] == {
             "juju_model": "kubeflow",
             "juju_model_uuid": uuid,

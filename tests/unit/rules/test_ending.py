@@ -73,7 +73,7 @@ def test_admission_warns_unless_the_proxy_is_native(restart: str) -> None:
 
     [warning] = planned({"metadata": {}, "spec": new}, CLASSIC).warnings
 
-    assert warning.startswith(LOST)
+    assert warning.startswith(f"IA0108: {LOST}")
     assert len(f"istio-aux: {warning}") <= 256, "the API server cuts what is longer"
     assert planned({"metadata": {}, "spec": new}, NATIVE).warnings == ()
 

@@ -187,6 +187,7 @@ def test_the_classic_mounter_of_gcs_fuse_is_freed_or_named_with_what_frees_it() 
     for found in (ended(GCSFUSE, off), ended(GCSFUSE, **other)):
         assert isinstance(found, Wait)
         assert (found.blocked_by, found.fix) == ((mounter,), GCSFUSE_FIX)
+        assert found.code == "IA0112"
     assert isinstance(
         ended(GCSFUSE, QuitPolicy(sidecars=sidecars.parse(f"{mounter}=ignore"))), Quit
     )

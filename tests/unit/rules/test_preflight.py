@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,9 +16,16 @@ from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import Agent, ControlPlanes, Injector
-from istio_aux.model.annotations import NATIVE_SIDECAR, NOT_NATIVE, PROXY_CONFIG, STARTED_WITH
+from istio_aux.model.annotations import (
+    NATIVE_SIDECAR,
+    NOT_NATIVE,
+    PROXY_CONFIG,
+    STARTED_WITH,
+    TEMPLATES,
+)
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
+from istio_aux.model.findings import Code
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
 from istio_aux.model.webhooks import Configuration
@@ -51,17 +59,17 @@ def mesh(state: State, native: Capability = Capability.NATIVE) -> ControlPlanes:
     return ControlPlanes(injectors=(injector,), hooks=HOOKS, policies=POLICIES, known=True)
 
 
-def verdicts(results: Any) -> list[tuple[str, str]]:
-    return [(found.check, found.result) for found in results]
+def coded(results: Iterable[CheckResult]) -> list[str]:
+    return [f"{found.result} {found.code}".strip() for found in results]
 
 
 @pytest.mark.parametrize(
     ("kubelets", "kinds", "found"),
     [
         ({"a": "v1.33.1"}, KINDS, ["ok", "ok"]),
-        ({"a": "v1.33.1"}, (), ["note", "ok"]),
-        ({"a": "v1.33.1", "b": "v1.28.9"}, KINDS, ["ok", "note"]),
-        ({}, KINDS, ["ok", "unknown"]),
+        ({"a": "v1.33.1"}, (), ["note IA0302", "ok"]),
+        ({"a": "v1.33.1", "b": "v1.28.9"}, KINDS, ["ok", "note IA0303"]),
+        ({}, KINDS, ["ok", "unknown IA0301"]),
     ],
 )
 def test_versions_say_what_the_cluster_lacks(
@@ -69,7 +77,7 @@ def test_versions_say_what_the_cluster_lacks(
 ) -> None:
     results = [*preflight.versions("v1.33.1", kubelets, kinds)]
 
-    assert [each.result for each in results] == found
+    assert coded(results) == found
     assert all(each.do for each in results if each.result == "note")
 
 
@@ -78,7 +86,7 @@ def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() ->
 
     found = preflight.rights("it", [Right("create", "", "pods/exec", "to quit proxies")])
 
-    assert found.result is Verdict.PROBLEM
+    assert coded([found]) == ["problem IA0304"]
     assert found.what == "it may not create pods/exec (to quit proxies)"
     assert "juju trust" in found.do
 
@@ -87,18 +95,34 @@ def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() ->
     ("name", "configurations", "found"),
     [
         (OURS, ours() | ISTIO, ["ok", "ok"]),
-        (None, ISTIO, ["note"]),
-        (OURS, ISTIO, ["problem", "ok"]),
-        ("zz-istio-aux", ours("zz-istio-aux") | ISTIO, ["ok", "note"]),
+        (None, ISTIO, ["note IA0307"]),
+        (OURS, ISTIO, ["problem IA0308", "ok"]),
+        ("zz-istio-aux", ours("zz-istio-aux") | ISTIO, ["ok", "note IA0309"]),
     ],
     ids=["named", "not installed", "missing", "after Istio's"],
 )
 def test_our_webhook_exists_and_is_called_first(
     name: str | None, configurations: dict[str, Configuration], found: list[str]
 ) -> None:
-    results = [*preflight.webhook(name, configurations)]
+    assert coded(preflight.webhook(name, configurations)) == found
 
-    assert [each.result for each in results] == found
+
+def test_whose_settings_count_is_said() -> None:
+    found = preflight.installations(["a/b", "c/d"], ["configuration x has no settings"])
+    assert coded(found) == ["unknown IA0305", "note IA0306"]
+    assert coded(preflight.installations(["a/b"], [])) == ["ok"]
+
+
+NOT_LIVE = {
+    State.ABSENT: "problem IA0402",
+    State.DEACTIVATED: "problem IA0402",
+    State.NO_CA_BUNDLE: "problem IA0403",
+    State.UNREADABLE: "problem IA0403",
+    State.NO_SERVICE: "problem IA0404",
+    State.NO_ENDPOINT: "problem IA0404",
+    State.REFUSED: "problem IA0401",
+    State.NOT_PROBED: "unknown IA0405",
+}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +150,9 @@ def test_two_installations_that_look_after_the_same_pods_are_a_problem(
     results = [*preflight.overlapping(Installations(tuple(found)).shared(namespaces))]
 
     where = ", ".join(shared)
-    assert [(each.result, each.what) for each in results] == [
-        ("problem", f"here and there select the same namespaces: {where}") for _ in shared[:1]
+    assert [(*coded([each]), each.what) for each in results] == [
+        ("problem IA0326", f"here and there select the same namespaces: {where}")
+        for _ in shared[:1]
     ]
 
 
@@ -138,9 +163,11 @@ def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Stat
     assert first.what.startswith(DEFAULT)
 
     if state is State.LIVE:
-        assert (first.result, verdicts(more)) == ("ok", [("native sidecars", "ok")])
+        assert coded([first, *more]) == ["ok", "ok"]
+        classic = preflight.injectors(mesh(state, Capability.CLASSIC), ISTIO)
+        assert coded(classic) == ["ok", "note IA0406"]
     else:
-        assert first.result in {"problem", "unknown"}
+        assert (coded([first]), more) == ([NOT_LIVE[state]], [])
         assert first.do
     away = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
     assert ("New pods that it selects are refused" in first.what) is (state in away)
@@ -149,10 +176,10 @@ def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Stat
 @pytest.mark.parametrize(
     ("selected", "found"),
     [
-        ({}, ["label a namespace so that one matches, or set namespace-selectors"]),
-        ({"team": ENABLED}, [""]),
-        ({"team": {}}, ["", INJECT_IT]),
-        ({"team": {"istio.io/rev": "gone"}}, ["", SEE_ISTIOD]),
+        ({}, ["IA0312: label a namespace so that one matches, or set namespace-selectors"]),
+        ({"team": ENABLED}, [": "]),
+        ({"team": {}}, [": ", f"IA0313: {INJECT_IT}"]),
+        ({"team": {"istio.io/rev": "gone"}}, [": ", f"IA0314: {SEE_ISTIOD}"]),
     ],
     ids=["none", "injected", "not injected", "has a label already"],
 )
@@ -161,7 +188,7 @@ def test_selected_namespaces_are_injected(
 ) -> None:
     """No label is asked for that is there already, and an empty selection is no problem."""
     results = [*preflight.namespaces("a=b", selected, mesh(State.LIVE))]
-    assert [each.do for each in results] == found
+    assert [f"{each.code}: {each.do}" for each in results] == found
     assert all(each.result == ("note" if each.do else "ok") for each in results)
 
 
@@ -170,6 +197,7 @@ def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
     ambient = {"istio.io/dataplane-mode": "ambient"}
     selected = {"both": ENABLED | ambient, "alone": ambient}
     _, noted = preflight.namespaces("a=b", selected, mesh(State.LIVE))
+    assert coded([noted]) == ["note IA0315"]
     assert noted.what.startswith("in an ambient mesh, ")
     assert noted.what.endswith(": alone")
 
@@ -181,7 +209,8 @@ def test_a_node_where_no_pod_can_be_captured_is_a_problem() -> None:
     (good,) = preflight.ambient(agents, ["a"])
     assert good.result == "ok"
     (bad,) = preflight.ambient(agents, ["a", "b"])
-    assert (bad.result, bad.what[:36]) == ("problem", "istio-cni is not ready on 1 nodes: b")
+    assert coded([bad]) == ["problem IA0407"]
+    assert bad.what.startswith("istio-cni is not ready on 1 nodes: b")
 
 
 def record(holder: str | None, ago: int) -> LeaseRecord:
@@ -192,7 +221,7 @@ def record(holder: str | None, ago: int) -> LeaseRecord:
 def test_a_lease_that_nobody_renews_is_a_problem() -> None:
     bad = (record("me", 600), record("", 2), record(None, 2), None)
     assert preflight.lease("a/b", record("me", 2), NOW).result == "ok"
-    assert {preflight.lease("a/b", each, NOW).result for each in bad} == {"problem"}
+    assert {*coded(preflight.lease("a/b", each, NOW) for each in bad)} == {"problem IA0311"}
     unclear = LeaseRecord(holder_identity="me", renew_time="soon")
     assert preflight.lease("a/b", unclear, NOW).result == "unknown"
 
@@ -213,7 +242,7 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
 def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_command() -> None:
     why = "namespace team is not selected: `kubectl label namespace team a=b`"
     (note,) = preflight.unselected({"team": (why, 3)})
-    assert (note.result, note.do) == ("note", "`kubectl label namespace team a=b`")
+    assert (*coded([note]), note.do) == ("note IA0316", "`kubectl label namespace team a=b`")
     assert note.what.startswith("team is injected and not selected, and has 3 Job-like pods")
     many = {f"team-{number}": (why, 1) for number in range(9)}
     *_, last = preflight.unselected(many)
@@ -248,23 +277,27 @@ ASKING = {"labels": {"sidecar.istio.io/inject": "true"}}
     ("to", "pod", "more", "found"),
     [
         (To.NATIVE, {}, {}, []),
-        (To.NATIVE, {"details": POST}, {}, ["problem 1 break: the payload ends the proxy itself"]),
-        (To.NATIVE, {"details": POST}, {"kept": True}, ["note 1 stay classic: the payload ends"]),
-        (To.NATIVE, {}, {"counted": True}, ["problem 1 will fail by exit codes of proxies"]),
-        (To.NATIVE, NO_SIDECAR, {}, ["note 1 refuse a sidecar by sidecar.istio.io/inject: Job/a"]),
-        (To.NATIVE, {"annotations": {NATIVE_SIDECAR: "false"}}, {}, ["note 1 stay classic by"]),
+        (To.NATIVE, {"details": POST}, {}, ["problem IA0504 1 break: the payload ends the proxy"]),
+        (To.NATIVE, {"details": POST}, {"kept": True}, ["note IA0504 1 stay classic: the payl"]),
+        (To.NATIVE, {}, {"counted": True}, ["problem IA0118 1 will fail by exit codes of proxies"]),
+        (To.NATIVE, NO_SIDECAR, {}, ["note IA0502 1 refuse a sidecar by sidecar.istio.io"]),
+        (To.NATIVE, {"annotations": {NATIVE_SIDECAR: "false"}}, {}, ["note IA0505 1 stay classic"]),
         (
             To.NATIVE, {"spec": FETCH}, {},
-            ["problem 1 break: a native sidecar would raise", "1 have init containers", "Quota"],
+            ["problem IA0510 1 break: a native sidecar would raise", "IA0503 1 have", "IA0506"],
         ),
         (To.AMBIENT, {}, {}, []),
-        (To.AMBIENT, {"details": POST}, {}, ["problem 1 end a proxy that will not be there"]),
-        (To.AMBIENT, {"spec": FETCH}, {}, ["note 1 have init containers of their own"]),
-        (To.AMBIENT, ASKING, {}, ["note 1 ask for a sidecar"]),
+        (To.AMBIENT, {"details": POST}, {}, ["problem IA0504 1 end a proxy that will not be"]),
+        (To.AMBIENT, {"spec": FETCH}, {}, ["note IA0503 1 have init containers of their own"]),
+        (To.AMBIENT, ASKING, {}, ["note IA0507 1 ask for a sidecar"]),
         (
             To.AMBIENT, NO_SIDECAR, {},
-            ["and would be in the ambient mesh", "without effect (sidecar.istio.io/)"],
+            ["IA0502 1 refuse", "note IA0514 1 have annotations without effect (sidecar.ist"],
         ),
+        (To.NATIVE, {"spec": {"terminationGracePeriodSeconds": 0}}, {}, ["problem IA0512 1 break"]),
+        (To.NATIVE, {"annotations": {TEMPLATES: "a"}}, {}, ["problem IA0511 1 break: templates"]),
+        (To.NATIVE, {"spec": {"initContainers": [{"name": "a"}] * 201}}, {},
+         ["problem IA0513 1 break: too much to judge", "IA0503"]),
         (To.AMBIENT, {"annotations": {STARTED_WITH: "hold"}}, {}, []),
     ],
 )  # fmt: skip
@@ -278,9 +311,9 @@ def test_what_breaks_or_stays_behind_is_named_by_namespace(
     survey.limits("ResourceQuota", "training", "small")
 
     results = [*survey.results()]
-    lines = [f"{each.result} {each.what}" for each in results]
+    lines = [f"{each.result} {each.code} {each.what}" for each in results]
     if not found:
-        assert lines == ["ok nothing breaks, and nothing stays behind"]
+        assert lines == ["ok  nothing breaks, and nothing stays behind"]
         return
     assert len(lines) == len(found)
     assert all(part in line for part, line in zip(found, lines, strict=True)), lines
@@ -308,7 +341,7 @@ def test_a_network_policy_is_named_that_keeps_the_ambient_mesh_away(
     survey.policy(msgspec.convert({"metadata": about, "spec": {"ingress": ingress}}, NetworkPolicy))
 
     [found] = survey.results()
-    assert (found.result == "problem") is closed
+    assert coded([found]) == ["problem IA0508" if closed else "ok"]
     assert found.what.endswith("NetworkPolicy/web") is closed
 
 
@@ -321,6 +354,7 @@ def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_ju
         survey.see(job(pair, details=POST, owner=owner), kept=True)
 
     have, classic = survey.results()
+    assert coded([have]) == ["note IA0501"]
     assert have.what == "1 pods have a classic sidecar: job-x7k2p"
     assert classic.what.endswith("the payload ends the proxy itself: Pod/job-x7k2p, RayJob/")
 
@@ -335,16 +369,17 @@ def test_a_long_way_is_shown_from_its_beginning() -> None:
     both, *_, last = survey.results()
 
     assert (both.check, last.what) == ("namespace both", "and 21 more")
+    assert coded([both]) == ["note IA0509"]
     assert both.what == "1 labels win over the one for ambient: istio-injection"
 
 
 TEXT = """\
-CHECK       RESULT   WHAT
+CHECK       RESULT   CODE    WHAT
 Istio
-  injector  ok       istio is live
+  injector  ok               istio is live
 istio-aux
-  network   problem  no answer
-                     to do: open port 8443 (docs/how-to/firewalls.md)
+  network   problem  IA0310  no answer
+                             to do: open port 8443 (https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0310.md)
 
 istio-aux may not work here; problem: 1
 """
@@ -352,7 +387,8 @@ istio-aux may not work here; problem: 1
 
 def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
     live = CheckResult("injector", Verdict.OK, "istio is live")
-    far = preflight.finished(CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443"))
+    bad = CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443", Code.UNREACHED)
+    far = preflight.finished(bad)
 
     assert report.check_text([live, far], Terminal()) == TEXT.strip()
     well = report.check_text([live], Terminal())

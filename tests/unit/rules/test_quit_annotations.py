@@ -69,6 +69,7 @@ def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
         f'annotation istio-aux.io/quit-after: "{name}": expected containers of the pod: log, main'
     )
     assert blockers(decision) == ("annotation istio-aux.io/quit-after",)
+    assert decision.code == "IA0204"
 
 
 @pytest.mark.parametrize(("key", "how"), [("quit_after", ""), ("sidecars", "=ignore")])

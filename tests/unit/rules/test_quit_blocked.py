@@ -172,7 +172,7 @@ def test_who_keeps_a_payload_from_starting(
     """istio#51883, istio#52370, istio#23457, istio#53150, gcs-fuse-csi-driver#1619."""
     decision = decide(starting(inits, **fields))
     assert isinstance(decision, Wait), decision
-    assert (blockers(decision), decision.stage) == ((by,), "unstarted")
+    assert (blockers(decision), decision.stage, decision.code) == ((by,), "unstarted", "IA0104")
     assert decision.reason.startswith(f"the payload has not started: {by} (")
     assert because in decision.reason
 
@@ -220,7 +220,7 @@ def test_a_payload_that_the_kubelet_forgets_to_start_again_is_named(
     pod = job({"main": exited(1), **fields.get("containers", {})}, restart="OnFailure",
               **{key: it for key, it in fields.items() if key == "sidecars"})  # fmt: skip
     decision = decide(pod, now=moment(END, minutes * 60))
-    assert blockers(decision) == by
+    assert (blockers(decision), decision.code) == (by, "IA0113" if by else None)
     late = "; the kubelet has not started main again for long"
     assert decision.reason.endswith(late) is bool(by)
 
@@ -282,7 +282,7 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
 
     assert isinstance(found, Wait)
     assert blockers(found) == (COLLECTOR,)
-    assert found.fix == KATIB_FIX
+    assert (found.fix, found.code) == (KATIB_FIX, "IA0111")
     assert found.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
     assert "waitAllProcesses: false" in KATIB_FIX
     beside = trial({**CLASSIC, "vault-agent": RUNNING})

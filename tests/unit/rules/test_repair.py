@@ -9,6 +9,7 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.findings import Code
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
@@ -177,12 +178,12 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
     istio#3716: under `report` an unmeshed pod is found, and not touched.
     """
     reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
-    unknown = ReportUnmeshed(reason=reason, unmeshed=False)
+    unknown = ReportUnmeshed(reason, Code.MESH_UNKNOWN)
     assert decide(unmeshed(), policy, UNKNOWN) == unknown
     assert decide(unmeshed(), policy, NO) == Skip(reason=NO.reason)
     assert decide(unmeshed(), NONE) == Skip(reason="race-policy: none")
     reason = f"the pod has no sidecar and should have one: {YES.reason}"
-    assert decide(unmeshed(), REPORT) == ReportUnmeshed(reason=reason, unmeshed=True)
+    assert decide(unmeshed(), REPORT) == ReportUnmeshed(reason, Code.NO_SIDECAR)
     for live, because in (False, "is not live"), (None, "not known if the injector is live"):
         away = decide(unmeshed(), live=live)
         assert isinstance(away, ReportUnmeshed), "the API server might refuse the new pod"

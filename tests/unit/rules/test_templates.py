@@ -171,8 +171,8 @@ def test_a_wish_above_the_template_is_named_with_its_place(
     given["metadata"] |= WISH
     first, *others = templates.read(given, group, kind)
 
-    assert first.unread == tuple(
-        f"{key} is on {where}, where nothing reads it: put it on {place}.metadata"
+    assert tuple(map(str, first.unread)) == tuple(
+        f"IA0203: {key} is on {where}, where nothing reads it: put it on {place}.metadata"
         for where in above
         for key in (QUIT, INJECT)
     )

@@ -17,6 +17,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.kube.events import Events
+from istio_aux.model.findings import Code
 from istio_aux.model.names import EventAction, EventReason
 from istio_aux.model.pod import Key
 from istio_aux.model.text import printable_json
@@ -105,10 +106,13 @@ class Recorder:
         note: str,
         action: EventAction = "Quit",
         *,
+        code: Code | None = None,
         once: bool = False,
     ) -> None:
         if self.leading:
-            self._events.emit(pod, kind, reason=reason, action=action, note=note, once=once)
+            self._events.emit(
+                pod, kind, reason=reason, action=action, note=note, code=code, once=once
+            )
 
 
 class JsonLines(logging.Handler):

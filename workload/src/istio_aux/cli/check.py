@@ -27,6 +27,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
+from istio_aux.model import findings
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
 from istio_aux.model.names import START_WEBHOOK
@@ -56,8 +57,9 @@ async def check(client: Client, request: ClusterRequest) -> int:
     except TimeoutError:
         late = f"the other checks were not finished within {request.patience:g} s"
         found.append(preflight.unknown("time", late, "check again, with more time"))
-    results = [preflight.finished(each) for each in found]
-    report.show(request.output, results, report.check_text, to=request.to)
+    results = [preflight.finished(each) for each in found if each.code not in request.ignore]
+    ignored = findings.ignored(each.code for each in found if each.code in request.ignore)
+    report.show(request.output, results, report.check_text, to=request.to, ignored=ignored)
     return 0 if preflight.works(results) else cluster.FAILED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
 from istio_aux.cli import report, workloads
@@ -21,6 +21,7 @@ from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept
 from istio_aux.model.ending import COUNTED
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
@@ -76,13 +77,14 @@ def run(
 async def explain(client: Client, request: ClusterRequest, show: Callable[..., None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, its `Judgement`, a ``note`` about how it starts, and how it is
+    ``show`` gets each pod, its `Judgement`, ``notes`` about how it starts, and how it is
     ``outside`` an ambient mesh.
     What has no pods, and what cannot be read, is one line on stderr.
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
-    found = told(await find(client, request.config))
-    status, each = FAILED if found.problems else 0, None
+    found = told(await find(client, request.config), request.ignore)
+    unsure = found.problems and Code.SETTINGS not in request.ignore
+    status, each = FAILED if unsure else 0, None
     async for each in workloads.find(client, request):
         if isinstance(each, str):
             report.complain(each)
@@ -98,8 +100,8 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
         counted = native and owner and owner.uid in jobs
-        note = f"{listed(native)}: {COUNTED}" if counted else ""
-        show(each, judged, note=note, outside=report.left_out(each, known[where], judged))
+        notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counted else []
+        show(each, judged, notes=notes, outside=report.left_out(each, known[where], judged))
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")
     return status
@@ -132,12 +134,12 @@ async def find(client: Client, config: Installation | None) -> Installations:
     return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
 
 
-def told(found: Installations) -> Installations:
+def told(found: Installations, ignore: Collection[str] = ()) -> Installations:
     """Say on stderr which settings are not known; return what is known."""
     if found.gap:
         report.complain(f"judged by the default settings: {found.gap}")
-    for problem in found.problems:
-        report.complain(problem)
+    for problem in found.problems if Code.SETTINGS not in ignore else ():
+        report.complain(str(Remark(Code.SETTINGS, problem)))
     return found
 
 
@@ -163,7 +165,8 @@ async def audit(client: Client, request: ClusterRequest) -> int:
         except OSError as error:
             report.complain(f"{request.report}: {error.strerror or error}")
             return FAILED
-    return FAILED if pods.unknown or pods.installations.problems else 0
+    unsure = pods.installations.problems and Code.SETTINGS not in request.ignore
+    return FAILED if pods.unknown or unsure else 0
 
 
 async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
@@ -200,24 +203,30 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
             unknown[outcome] += 1
         elif outcome:
             findings.append(outcome)
-    refused = [
-        f"{each.namespace}: {each.owner}: {each}"
+    remarks = [
+        Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()
         if uid not in owners and (not selects or each.namespace in labels)
         and now.wall - each.at.timestamp() < LATELY
-    ]  # fmt: skip
-    told(found)
+    ][: report.MOST]  # fmt: skip
+    told(found, request.ignore)
     unlabelled(found, gaps)
-    for line in refused[: report.MOST]:
-        report.complain(line)
     named = [listed(unreadable, "; ", most=UNREADABLE_SHOWN)] if unreadable else []
     number = unknown.total() + len(unreadable)
     if number:
         why = "; ".join([*named, *unknown, *((*gaps, *unread) if unknown else ())])
-        report.complain(f"pods that may lack their sidecar: {number}: {why}")
+        why = f"pods that may lack their sidecar: {number}: {why}"
+        remarks.append(Remark(Code.MESH_UNKNOWN, why))
+    ignore = request.ignore
+    for remark in remarks:
+        if remark.code not in ignore:
+            report.complain(str(remark))
+    shown = (finding for finding in findings if finding.code not in ignore)
     return report.Audit(
-        sorted(findings, key=lambda finding: (finding.namespace, finding.name)), pods,
-        len(labels) if selects else None, number, installations=found, among=request.among(pods),
+        sorted(shown, key=lambda finding: (finding.namespace, finding.name)), pods,
+        len(labels) if selects else None, 0 if Code.MESH_UNKNOWN in ignore else number,
+        installations=found, among=request.among(pods),
+        ignored=[each.code for each in (*findings, *remarks) if each.code in ignore],
     )  # fmt: skip
 
 

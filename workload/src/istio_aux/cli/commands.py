@@ -19,7 +19,7 @@ from istio_aux import revision, settings
 from istio_aux.cli import files, report
 from istio_aux.cli.installation import Installation, Judgement
 from istio_aux.cli.texts import TEXTS
-from istio_aux.model import applications, selectors
+from istio_aux.model import applications, findings, selectors
 from istio_aux.model.applications import Applications
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
@@ -68,7 +68,7 @@ def _explain(args: argparse.Namespace) -> int:
         nonlocal shown
         if shown and args.output == "text":
             report.write("")
-        explained = report.explain(pod, judged, **facts)
+        explained = report.explain(pod, judged, ignore=args.ignore, **facts)
         report.show(args.output, [explained], report.explain_text)
         shown = True
 
@@ -262,6 +262,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "default": "",
         "help": "native or ambient: what breaks or stays behind on the way there, by namespace",
     },
+    "ignore": _value(
+        "CODE,...",
+        findings.parse,
+        "leave these findings out, such as IA0105; the summary counts them",
+        action="extend",
+        default=[],
+    ),
     "timeout": _value(
         "SECONDS",
         settings.seconds,
@@ -289,6 +296,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 """Arguments of commands, beside the options of `serve`."""
 
 _CLUSTER = "config kubeconfig context as"  # How to reach it, and to judge.
+_OF_PODS = "namespace all-namespaces"
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {
     "choices": ["yaml", "json", "diff"],
@@ -298,7 +306,7 @@ _CHANGED = {
 _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "explain": (
         _explain,
-        f"targets file output namespace all-namespaces selector {_CLUSTER} sidecars",
+        f"targets file output namespace all-namespaces selector ignore {_CLUSTER} sidecars",
         {"namespace": _HERE},
     ),
     "mutate": (
@@ -313,10 +321,14 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"namespace all-namespaces selector output holders report namespace-selectors {_CLUSTER}",
+        f"{_OF_PODS} selector output holders report ignore namespace-selectors {_CLUSTER}",
         {},
     ),
-    "check": (_ask("check:check"), f"pre to timeout namespace-selectors output {_CLUSTER}", {}),
+    "check": (
+        _ask("check:check"),
+        f"pre to timeout ignore namespace-selectors output {_CLUSTER}",
+        {},
+    ),
     "quit": (
         _ask("once:free", patient=False),
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",

@@ -69,7 +69,7 @@ def explain(
         kind, manifest = _read(document, document.readable)
         notes = list[str]()
         for new, planned, of in _planned(manifest, kind, how):
-            notes += of.unread
+            notes += map(str, of.unread)
             pod, order = new, None
             if kind != _POD or not (pod.metadata.uid or pod.status.phase):
                 pod = after_injection(pod, planned)
@@ -140,7 +140,7 @@ def _planned(
 def _apply(pod: Pod, plan: Plan, of: PodTemplate, how: StartPolicy) -> Iterator[str]:
     """Change a manifest; yields what its author should know."""
     template, only_metadata = of.template, of.only_metadata
-    yield from of.unread
+    yield from map(str, of.unread)
     if not how.pods.matches(pod.labels):
         yield f"left alone: {plan.reason}"
         return

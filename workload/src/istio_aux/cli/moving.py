@@ -26,6 +26,7 @@ from istio_aux.model.annotations import (
     native_asked,
     start_order,
 )
+from istio_aux.model.findings import Code
 from istio_aux.model.owners import controller, group
 from istio_aux.model.pod import Metadata, Pod, Struct
 from istio_aux.model.policy import StartMode
@@ -83,47 +84,72 @@ class To(StrEnum):
 class Obstacle(NamedTuple):
     """What is so about objects of a namespace, and what to do."""
 
+    code: Code
     what: str
     do: str
     result: Verdict = Verdict.NOTE
 
 
 _TO_DO = {
-    not_native.ENDS: f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
-    not_native.RAISES: "lower what init containers ask for, or raise what quotas and nodes allow",
-    not_native.UNTRIED: f'try them on one pod with {NATIVE_SIDECAR}: "true"',
-    not_native.HURRIED: f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
-}
+    not_native.ENDS: (
+        Code.END_PROXY, f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload"
+    ),
+    not_native.RAISES: (
+        Code.RAISED, "lower what init containers ask for, or raise what quotas and nodes allow"
+    ),
+    not_native.UNTRIED: (Code.UNTRIED, f'try them on one pod with {NATIVE_SIDECAR}: "true"'),
+    not_native.HURRIED: (
+        Code.HURRIED, f"set terminationGracePeriodSeconds to {ending.SHORT} or more"
+    ),
+}  # fmt: skip
 _SIDECARS = {
-    To.NATIVE: Obstacle("pods have a classic sidecar", "nothing: the pods after them go native"),
-    To.AMBIENT: Obstacle("pods have a sidecar", "create them again once their namespace is moved"),
+    To.NATIVE: Obstacle(
+        Code.HAVE_SIDECARS, "pods have a classic sidecar", "nothing: the pods after them go native"
+    ),
+    To.AMBIENT: Obstacle(
+        Code.HAVE_SIDECARS, "pods have a sidecar", "create them again once their namespace is moved"
+    ),
 }
 _REFUSING = {
-    To.NATIVE: Obstacle(f"refuse a sidecar by {INJECT}", f"{_TAKE_OUT}: they end beside that one"),
+    To.NATIVE: Obstacle(
+        Code.REFUSE, f"refuse a sidecar by {INJECT}", f"{_TAKE_OUT}: they end beside that one"
+    ),
     To.AMBIENT: Obstacle(
+        Code.REFUSE,
         f"refuse a sidecar by {INJECT}, and would be in the ambient mesh",
         f"label them {DATAPLANE}: none if that is not meant",
     ),
 }
 _INIT = Obstacle(
+    Code.INIT,
     "have init containers of their own, which will run inside the mesh",
     "see that they reach what they call: without the sidecar, or before it, they were outside",
 )
 _COUNTING = Obstacle(
-    f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
+    Code.COUNTED, f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
     "name a container in each onExitCodes", Verdict.PROBLEM,
 )  # fmt: skip
-_CLASSIC = Obstacle("stay classic by their own annotation", f"take out {START} or {NATIVE_SIDECAR}")
-_LIMITS = Obstacle("count init containers and native sidecars together", "raise them for such pods")
-_ASKING = Obstacle(f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT)
+_CLASSIC = Obstacle(
+    Code.STAY_CLASSIC, "stay classic by their own annotation",
+    f"take out {START} or {NATIVE_SIDECAR}",
+)  # fmt: skip
+_LIMITS = Obstacle(
+    Code.LIMITS, "count init containers and native sidecars together", "raise them for such pods"
+)
+_ASKING = Obstacle(Code.ASK, f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT)
 _ENDING = Obstacle(
-    "end a proxy that will not be there, and may fail by that", _TAKE_OUT, Verdict.PROBLEM
+    Code.END_PROXY,
+    "end a proxy that will not be there, and may fail by that",
+    _TAKE_OUT,
+    Verdict.PROBLEM,
 )
 _PORTS = Obstacle(
-    f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
+    Code.CLOSED, f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
     f"allow TCP port {HBONE}, too", Verdict.PROBLEM,
 )  # fmt: skip
-_BOTH = Obstacle("labels win over the one for ambient", "remove them when the namespace is moved")
+_BOTH = Obstacle(
+    Code.BOTH, "labels win over the one for ambient", "remove them when the namespace is moved"
+)
 
 
 class Survey:
@@ -163,7 +189,7 @@ class Survey:
 
     def limits(self, kind: str, namespace: str, name: str) -> None:
         """Take in a ResourceQuota or a LimitRange, after all pods and templates."""
-        if any(found.do == _TO_DO[not_native.RAISES] for found in self._found.get(namespace, ())):
+        if any(found.code is Code.RAISED for found in self._found.get(namespace, ())):
             self._add(namespace, _LIMITS, f"{kind}/{name}")
 
     def policy(self, policy: NetworkPolicy) -> None:
@@ -178,9 +204,9 @@ class Survey:
         """What was found, by namespace."""
         for name in sorted(self._found)[:MOST]:
             check = f"namespace {name}" if name else "namespaces"
-            for (what, do, result), names in self._found[name].items():
+            for (code, what, do, result), names in self._found[name].items():
                 line = f"{len(names)} {what}: {listed(names, most=NAMED)}"
-                yield CheckResult(check, result, line, do)
+                yield CheckResult(check, result, line, do, code)
         if (more := len(self._found) - MOST) > 0:
             yield CheckResult("namespaces", Verdict.NOTE, f"and {more} more", "move the first ones")
         if not self._found:
@@ -194,7 +220,8 @@ def _native(pod: Pod, wish: Wish, kept: bool, counted: bool) -> Iterator[Obstacl
     for reason in not_native.reasons(pod):
         kind, _, _ = reason.partition(": ")
         verb, result = ("stay classic", Verdict.NOTE) if kept else ("break", Verdict.PROBLEM)
-        yield Obstacle(f"{verb}: {kind}", _TO_DO.get(kind, "look at them"), result)
+        code, do = _TO_DO.get(kind, (Code.TOO_MUCH, "look at them"))
+        yield Obstacle(code, f"{verb}: {kind}", do, result)
     if counted:
         yield _COUNTING
     if wish.asks is False:
@@ -214,6 +241,7 @@ def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
     # What admission has written is no wish of its author.
     keys = [] if start_order.on(pod.metadata) else begun(pod.metadata, _FOR_SIDECARS)
     if keys:
-        yield Obstacle(f"have annotations without effect ({listed(keys)})", _TAKE_OUT)
+        what = f"have annotations without effect ({listed(keys)})"
+        yield Obstacle(Code.VAIN, what, _TAKE_OUT)
     if any(each.restart_policy != "Always" for each in pod.init_containers):
         yield _INIT

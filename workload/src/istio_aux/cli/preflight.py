@@ -19,6 +19,7 @@ from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_o
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.ending import DRAIN, LONG
+from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
@@ -49,40 +50,30 @@ class Verdict(StrEnum):
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of `check`; its JSON names are a contract.
 
-    ``do`` says what to do, if anything, and ``see`` which page of the documents explains it.
+    ``do`` says what to do, if anything. What is not ok has the ``code`` of a finding; ``see`` is
+    its page.
     """
 
     check: str
     result: Verdict
     what: str
     do: str = ""
+    code: str = ""
     see: str = ""
 
 
 CHECKS = {
-    "kubernetes": ("the cluster", "docs/reference/versions.md"),
-    "kubelets": ("the cluster", "docs/reference/versions.md"),
-    "rights": ("the cluster", "docs/how-to/helm.md"),
-    "injectors": ("Istio", ""),
-    "injector": ("Istio", "docs/reference/status.md"),
-    "native sidecars": ("Istio", "docs/how-to/to-native.md"),
-    "ambient": ("Istio", "docs/how-to/to-native.md"),
-    "installation": ("istio-aux", "docs/reference/commands.md"),
-    "webhook": ("istio-aux", "docs/reference/status.md"),
-    "webhook order": ("istio-aux", "docs/reference/status.md"),
-    "network": ("istio-aux", "docs/how-to/firewalls.md"),
-    "lease": ("istio-aux", "docs/reference/status.md"),
-    "namespaces": ("namespaces and pods", "docs/reference/options.md"),
-    "pods": ("namespaces and pods", ""),
+    **dict.fromkeys(("kubernetes", "kubelets", "rights"), "the cluster"),
+    **dict.fromkeys(("injectors", "injector", "native sidecars", "ambient"), "Istio"),
+    **dict.fromkeys(("installation", "webhook", "webhook order", "network", "lease"), "istio-aux"),
+    **dict.fromkeys(("namespaces", "pods"), "namespaces and pods"),
 }
-BY_NAMESPACE = ("by namespace", "docs/how-to/to-native.md")
-OTHERS = ("others", "")
-"""The checks as they are shown, each with its group and the page about what it found."""
+"""The checks as they are shown, each with its group."""
 
 
-def place(check: str) -> tuple[str, str]:
-    """The group of a check, and the page about what it found."""
-    return BY_NAMESPACE if check.startswith("namespace ") else CHECKS.get(check, OTHERS)
+def group(check: str) -> str:
+    """The group of a check."""
+    return "by namespace" if check.startswith("namespace ") else CHECKS.get(check, "others")
 
 
 def works(results: Iterable[CheckResult]) -> bool:
@@ -94,17 +85,17 @@ def _ok(check: str, what: str) -> CheckResult:
     return CheckResult(check, Verdict.OK, what)
 
 
-def _note(check: str, what: str, do: str = "") -> CheckResult:
-    return CheckResult(check, Verdict.NOTE, what, do)
+def _note(check: str, code: Code, what: str, do: str = "") -> CheckResult:
+    return CheckResult(check, Verdict.NOTE, what, do, code)
 
 
-def _problem(check: str, what: str, do: str) -> CheckResult:
-    return CheckResult(check, Verdict.PROBLEM, what, do)
+def _problem(check: str, code: Code, what: str, do: str) -> CheckResult:
+    return CheckResult(check, Verdict.PROBLEM, what, do, code)
 
 
-def unknown(check: str, why: str, do: str = "") -> CheckResult:
+def unknown(check: str, why: str, do: str = "", code: Code = Code.UNKNOWN) -> CheckResult:
     """The result of a check whose facts could not be read, with the reason."""
-    return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do)
+    return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do, code)
 
 
 def versions(
@@ -121,14 +112,15 @@ def versions(
             f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
             " it may execute any command in any pod, and cannot try injection by dry runs"
         )
-        yield _note("kubernetes", what, "upgrade to Kubernetes 1.30, or accept that")
+        do = "upgrade to Kubernetes 1.30, or accept that"
+        yield _note("kubernetes", Code.OLD_SERVER, what, do)
     if (oldest := of_kubelets(kubelets)) is None:
         yield _ok("kubelets", "all of them run native sidecars")
     elif oldest.capability is Capability.UNKNOWN:
         yield unknown("kubelets", "there is no node")
     else:
         what = f"{oldest.why}; until then pods are held instead"
-        yield _note("kubelets", what, "upgrade the node")
+        yield _note("kubelets", Code.OLD_KUBELETS, what, "upgrade the node")
 
 
 def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
@@ -138,19 +130,21 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
     if not needed:
         do = "with the charm the action run-check asks for the workload's account"
-        return _note("rights", f"{account} may not {lacking}; the workload has its own", do)
+        what = f"{account} may not {lacking}; the workload has its own"
+        return _note("rights", Code.RIGHTS, what, do)
     do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
-    return _problem("rights", f"{account} may not {lacking}", do)
+    return _problem("rights", Code.RIGHTS, f"{account} may not {lacking}", do)
 
 
 def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
     """Say whose settings the checks go by: those of the first; and why others are not known."""
     check = "installation"
     for problem in problems:
-        yield unknown(check, problem, "choose its settings file with --config")
+        do = "choose its settings file with --config"
+        yield unknown(check, problem, do, Code.SETTINGS)
     if len(names) > 1:
         what = f"{listed(names, most=NAMED)}; judged by the settings of the first"
-        yield _note(check, what, "choose another one's settings file with --config")
+        yield _note(check, Code.SEVERAL, what, "choose another one's settings file with --config")
     elif names:
         yield _ok(check, names[0])
 
@@ -160,7 +154,7 @@ def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Che
     for names, where in shared.items():
         what = f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}"
         do = "remove one of them, or set namespace-selectors so that each selects others"
-        yield _problem("installation", what, do)
+        yield _problem("installation", Code.OVERLAP, what, do)
 
 
 def unready(configuration: str, service: Service) -> CheckResult:
@@ -169,18 +163,18 @@ def unready(configuration: str, service: Service) -> CheckResult:
     do = (
         f"see `kubectl get pods -n {service.namespace}`; what a removed one has left can be deleted"
     )
-    return _problem("installation", what, do)
+    return _problem("installation", Code.NOT_READY, what, do)
 
 
 def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
     """Judge our webhook configuration of this name, and its place before Istio's."""
     if name is None:
-        yield _note("webhook", "istio-aux is not installed: no webhook of it")
+        yield _note("webhook", Code.NOT_INSTALLED, "istio-aux is not installed: no webhook of it")
         return
     if name not in configurations:
         what = f"configuration {name} does not exist: no new pod is changed"
         do = "the charm creates it when every ready unit answers: see `juju status`"
-        yield _problem("webhook", what, do)
+        yield _problem("webhook", Code.NO_WEBHOOK, what, do)
     else:
         policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
@@ -190,21 +184,33 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
             " what is added, so their pods are held, not native"
         )
         do = "rename the model or the application so that the configuration sorts first"
-        yield _note("webhook order", what, do)
+        yield _note("webhook order", Code.CALLED_LATE, what, do)
     else:
         yield _ok("webhook order", f"{name} is called before Istio's")
 
 
-_TO_DO = {
-    State.ABSENT: "install Istio, or relate istio-aux to the Istio that is there",
-    State.DEACTIVATED: "activate a revision: `istioctl tag set default --revision ...`",
-    State.NO_CA_BUNDLE: "start istiod; it writes its CA into the configuration",
-    State.UNREADABLE: "restart istiod; it writes its CA into the configuration",
-    State.NO_SERVICE: "install or start the istiod that the configuration names, or delete it",
-    State.NO_ENDPOINT: "start istiod",
-    State.REFUSED: "see the log of istiod, and what is between the API server and its port 15017",
-    State.NOT_PROBED: "let the workload create pods as dry runs in a namespace that is injected",
-}
+_NOT_LIVE = {
+    State.ABSENT: (
+        Code.NO_INJECTOR, "install Istio, or relate istio-aux to the Istio that is there"
+    ),
+    State.DEACTIVATED: (
+        Code.NO_INJECTOR, "activate a revision: `istioctl tag set default --revision ...`"
+    ),
+    State.NO_CA_BUNDLE: (Code.NO_CA, "start istiod; it writes its CA into the configuration"),
+    State.UNREADABLE: (Code.NO_CA, "restart istiod; it writes its CA into the configuration"),
+    State.NO_SERVICE: (
+        Code.NO_ISTIOD, "install or start the istiod that the configuration names, or delete it"
+    ),
+    State.NO_ENDPOINT: (Code.NO_ISTIOD, "start istiod"),
+    State.REFUSED: (
+        Code.INJECTOR_FAILS,
+        "see the log of istiod, and what is between the API server and its port 15017",
+    ),
+    State.NOT_PROBED: (
+        Code.NOT_PROBED, "let the workload create pods as dry runs in a namespace that is injected"
+    ),
+}  # fmt: skip
+"""What is so in each state of an injector, and what to do."""
 
 
 # The API server calls a webhook that is not there, which fails.
@@ -225,18 +231,17 @@ def injectors(
         policy = f", failurePolicy {policies}" if hooks else ""
         if injector.live:
             yield _ok("injector", f"{name} is live{policy}")
+            check, how = "native sidecars", f"{name}: {injector.native_why or 'not checked'}"
+            do = "nothing: pods are held instead; native ones need Istio 1.24"
             native = injector.native is Capability.NATIVE
-            yield CheckResult(
-                "native sidecars", Verdict.OK if native else Verdict.NOTE,
-                f"{name}: {injector.native_why or 'not checked'}",
-                "" if native else "nothing: pods are held instead; native ones need Istio 1.24",
-            )  # fmt: skip
+            yield _ok(check, how) if native else _note(check, Code.NOT_NATIVE, how, do)
             continue
         refused = injector.state in _AWAY and "Fail" in policies
         lost = " New pods that it selects are refused." if refused else ""
         seen = Verdict.UNKNOWN if injector.state is State.NOT_PROBED else Verdict.PROBLEM
         what = f"{name} is not live: {injector.why}{policy}.{lost}"
-        yield CheckResult("injector", seen, what, _TO_DO.get(injector.state, ""))
+        code, do = _NOT_LIVE[injector.state]
+        yield CheckResult("injector", seen, what, do, code)
 
 
 def namespaces(
@@ -248,7 +253,7 @@ def namespaces(
     check = "namespaces"
     if not selected:
         do = "label a namespace so that one matches, or set namespace-selectors"
-        yield _note(check, f"no namespace has the labels {selectors}", do)
+        yield _note(check, Code.NONE_SELECTED, f"no namespace has the labels {selectors}", do)
         return
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
     if not mesh.known:
@@ -266,14 +271,15 @@ def namespaces(
             others.append(name)
     if ambient:
         what = "in an ambient mesh, where only pods that ask for a sidecar have one to wait for"
-        yield _note(check, f"{what}: {listed(ambient, most=NAMED)}")
+        yield _note(check, Code.AMBIENT, f"{what}: {listed(ambient, most=NAMED)}")
     what = "selected, but Istio injects no pod there by itself"
     for name, why in asking[:NAMED]:
         do = "see which istiod the label names, and its injection policy"
-        yield _note(check, f"{name}: {what}, although its label asks for that: {why}", do)
+        said = f"{name}: {what}, although its label asks for that: {why}"
+        yield _note(check, Code.LABEL_VAIN, said, do)
     if others:
         do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
-        yield _note(check, f"{what}: {listed(others, most=NAMED)}", do)
+        yield _note(check, Code.NOT_INJECTED, f"{what}: {listed(others, most=NAMED)}", do)
 
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
@@ -291,7 +297,8 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
     for name, where in lacking.items():
         what = f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
         do = f"look at its pods there: `kubectl get pods -A -l {AGENTS[name]} -o wide`"
-        yield _problem("ambient", f"{what}; new pods there do not start, or outside the mesh", do)
+        what += "; new pods there do not start, or outside the mesh"
+        yield _problem("ambient", Code.NO_AGENT, what, do)
     if not lacking:
         yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
 
@@ -302,9 +309,10 @@ def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResul
     for name, (why, number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
         what = f"{name} is injected and not selected, and has {number} Job-like pods"
-        yield _note(check, f"{what}: their proxies do not end", do)
+        yield _note(check, Code.NOT_SELECTED, f"{what}: their proxies do not end", do)
     if (more := len(namespaces) - NAMED) > 0:
-        yield _note(check, f"and {more} more such namespaces", "see `istio-aux audit`")
+        others = f"and {more} more such namespaces"
+        yield _note(check, Code.NOT_SELECTED, others, "see `istio-aux audit`")
 
 
 def change(
@@ -347,7 +355,7 @@ def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
     if jobs:
         what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
         do = "name a container in each onExitCodes of their podFailurePolicy"
-        yield _note("pods", f"{what}: {listed(jobs, most=NAMED)}", do)
+        yield _note("pods", Code.COUNTED, f"{what}: {listed(jobs, most=NAMED)}", do)
 
 
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
@@ -358,7 +366,8 @@ def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult
             f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM"
         )
         do = f"write {START}: native into the templates, or terminationDrainDuration into theirs"
-        yield _note("pods", f"{what}: {listed(whose, most=NAMED)}", f"{do} {PROXY_CONFIG}")
+        what += f": {listed(whose, most=NAMED)}"
+        yield _note("pods", Code.CUT_OFF, what, f"{do} {PROXY_CONFIG}")
 
 
 def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
@@ -380,7 +389,7 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
         "let the API server reach port 8443 of the units; where the model is in a mesh with STRICT"
         " mTLS, see `juju status` for the PeerAuthentication"
     )
-    return _problem("network", what, do)
+    return _problem("network", Code.UNREACHED, what, do)
 
 
 def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
@@ -388,7 +397,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
         what = f"Lease {name}: no process holds it, so no proxy is told to quit"
-        return _problem("lease", what, "see the log of the workload")
+        return _problem("lease", Code.NO_LEADER, what, "see the log of the workload")
     try:
         renewed = datetime.fromisoformat(record.renew_time or "")
     except ValueError:
@@ -396,7 +405,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     late = timedelta(seconds=record.lease_duration_seconds or 15) + LATE
     if now - renewed > late:
         what = f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z"
-        return _problem("lease", what, "see the log of the workload")
+        return _problem("lease", Code.NO_LEADER, what, "see the log of the workload")
     return _ok("lease", f"{holder} leads")
 
 
@@ -404,5 +413,5 @@ def finished(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
         result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
-        see=place(result.check)[1] if result.do else "",
+        see=Code(result.code).page if result.code else "",
     )  # fmt: skip

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import structs
 
+from istio_aux.cli import preflight
 from istio_aux.cli.installation import Installations, Judgement, Labels
-from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, place, works
+from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
 from istio_aux.model.documents import whole
 from istio_aux.model.ending import cut_off, killed
+from istio_aux.model.findings import Code, Remark, ignored
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
@@ -57,6 +59,9 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     end: str = ""  # What the pod loses, or has lost, at its end.
     installation: str = ""  # Whose settings these are.
     state: State | None = None  # The word of `audit`.
+    code: Code | None = None  # Of that state.
+    codes: tuple[Code, ...] = ()  # Of all findings: also of wishes, and of its end.
+    ignored: tuple[Code, ...] = ()
     free: str = ""  # The command that frees a pod which no installation looks after.
 
 
@@ -69,6 +74,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""  # The pod's controller, such as TFJob/mnist.
     created: datetime | None = None
     state: State
+    code: Code
     # When the last finished payload container ended, or the proxy of a lost pod, or when an
     # unstarted pod could have started, or an unmeshed one was created; None: unknown.
     since: datetime | None
@@ -93,6 +99,7 @@ class Audit(msgspec.Struct, frozen=True):
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
     installations: Installations = Installations()  # Whose settings these are.
     among: str = ""  # Where pods were looked for.
+    ignored: Sequence[Code] = ()  # Of findings.
 
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
@@ -124,27 +131,43 @@ class QuitVerdict(msgspec.Struct, frozen=True):
 
 
 def explain(
-    pod: Pod, judged: Judgement, start: str | None = None, note: str = "", outside: str = ""
+    pod: Pod,
+    judged: Judgement,
+    start: str | None = None,
+    notes: Sequence[Remark] = (),
+    outside: ReportUnmeshed | None = None,
+    *,
+    ignore: Collection[str] = (),
 ) -> Explanation:
-    """Explain one pod, which was judged; a ``note`` adds to how it starts.
+    """Explain one pod, which was judged; ``notes`` add to how it starts.
 
     ``start`` says how a pod of a template starts, which does not exist yet, and ``outside`` why
-    the pod is `outside` its mesh.
+    the pod is `outside` its mesh. Findings with codes to ``ignore`` are left out.
     """
-    decision, reason, free = judged.decision, outside or judged.reason, ""
+    decision, reason, free = judged.decision, outside.reason if outside else judged.reason, ""
     waits = isinstance(decision, Wait) and not decision.blocked_by
     if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
     if isinstance(decision, Quit) and judged.left_out:
         free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
-    notes = filter(None, (start or effective_start(pod), note, *bad_values(pod)))
     ends = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
+    end = Remark(Code.CUT_OFF, cut_off(pod)) if ends else Remark(Code.PROXY_KILLED, killed(pod))
+    state, code = ("unmeshed", outside.code) if outside else (_state(pod, decision), decision.code)
+    notes = [*notes, *bad_values(pod)]
+    others = [each.code for each in (*notes, end) if each.text]
+    codes = [*dict.fromkeys([code, *others] if state and code else others)]
+    if code in ignore:
+        state = None
+    wishes = (str(each) for each in notes if each.code not in ignore)
+    starts = filter(None, (start or effective_start(pod), *wishes))
     return Explanation(
         **pod.metadata.key._asdict(), action=judged.action, reason=reason,
-        containers=judged.facts.table, start="; ".join(notes) or None,
-        end=cut_off(pod) if ends else killed(pod),
+        containers=judged.facts.table, start="; ".join(starts) or None,
+        end=str(end) if end.text and end.code not in ignore else "",
         installation=judged.installation.name, free=free,
-        state="unmeshed" if outside else _state(pod, decision),
+        state=state, code=code if state else None,
+        codes=tuple(each for each in codes if each not in ignore),
+        ignored=tuple(each for each in codes if each in ignore),
     )  # fmt: skip
 
 
@@ -163,10 +186,11 @@ def audit(
     """
     action, expectation = outside(pod, labels, judged, expected, listens)
     match action:
-        case ReportUnmeshed(unmeshed=True, reason=reason):
+        case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
             return Finding(
                 **_listed(pod),
                 state="unmeshed",
+                code=code,
                 since=pod.metadata.creation_timestamp,
                 action="report",
                 reason=reason,
@@ -177,7 +201,7 @@ def audit(
         case _:
             pass
     facts, decision = judged.facts, judged.decision
-    if (state := _state(pod, decision)) is None:
+    if (state := _state(pod, decision)) is None or decision.code is None:
         return None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
     return Finding(
@@ -187,6 +211,7 @@ def audit(
         containers=facts.table,
         left_out=judged.left_out,
         state=state,
+        code=decision.code,
         since=facts.ended(PROXY) if state == "lost" else facts.held_since,
         by=tuple(by),
         requests=None if state == "lost" else facts.requests,
@@ -213,10 +238,10 @@ def outside(
     return action, expectation
 
 
-def left_out(pod: Pod, labels: Labels | None, judged: Judgement) -> str:
-    """How an ambient mesh has left the pod out; empty if it has not, or that is not known."""
+def left_out(pod: Pod, labels: Labels | None, judged: Judgement) -> ReportUnmeshed | None:
+    """How an ambient mesh has left the pod out; None if it has not, or that is not known."""
     action, _ = outside(pod, labels, judged, lambda _: NOT_INJECTED)
-    return action.reason if isinstance(action, ReportUnmeshed) and action.unmeshed else ""
+    return action if isinstance(action, ReportUnmeshed) and action.unmeshed else None
 
 
 def _state(pod: Pod, decision: Action) -> State | None:
@@ -260,6 +285,9 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         for title in ("free", "start", "end", "installation"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
+        lines += _pages(each.codes, terminal, indent="  ")
+        if each.ignored:
+            lines.append(f"  {ignored(each.ignored)}")
         rows = [
             (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
             for name, verdict in each.containers.items()
@@ -279,7 +307,8 @@ def audit_text(
     for (namespace, owner, state, reason), pods in by_owner(findings, "state"):
         oldest = age(_first(pod.created for pod in pods), moment)
         since = minute(_first(pod.since for pod in pods))
-        rows.append((namespace, owner, str(len(pods)), state, oldest, since, reason))
+        code = min(pod.code for pod in pods)
+        rows.append((namespace, owner, str(len(pods)), state, code, oldest, since, reason))
     counted = Counter(finding.state for finding in findings)
     counts = [
         Cell(f"{state}: {counted[state]}", COLOURS[state] if counted[state] else Style.PLAIN)
@@ -294,10 +323,11 @@ def audit_text(
         summary = f"installation: {listed(names)}; {summary}"
     nothing = f"no pod hangs or lacks its sidecar {audit.among}"
     return _sections(
-        terminal.table("NAMESPACE NAME PODS STATE AGE SINCE REASON", rows) or [nothing],
+        terminal.table("NAMESPACE NAME PODS STATE CODE AGE SINCE REASON", rows) or [nothing],
         _most([each.text for each in audit.holders()], "holders", terminal),
         _left_out(findings, terminal),
-        [summary],
+        _pages((finding.code for finding in findings), terminal),
+        ["; ".join(filter(None, (summary, ignored(audit.ignored))))],
     )
 
 
@@ -307,22 +337,24 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal, *, audit: Audit)
     return "\n".join(lines) or f"nothing holds a pod {audit.among}"
 
 
-def check_text(results: Sequence[CheckResult], terminal: Terminal, *, to: str = "") -> str:
+def check_text(
+    results: Sequence[CheckResult], terminal: Terminal, *, to: str = "", ignored: str = ""
+) -> str:
     """A table, group by group, what to do below each line, and a summary.
 
-    ``to`` is where the cluster goes, if that was asked.
+    ``to`` is where the cluster goes, if that was asked; ``ignored`` says what was.
     """
     rows, shown = list[tuple[str | Cell, ...]](), ""
     order = [*CHECKS, *(each.check for each in results)]
     for each in sorted(results, key=lambda each: order.index(each.check)):
-        title, _ = place(each.check)
+        title = preflight.group(each.check)
         if shown != title:
-            rows.append((Cell(title, Style.FAINT), "", ""))
+            rows.append((Cell(title, Style.FAINT), "", "", ""))
         shown = title
-        rows.append((f"  {each.check}", each.result, each.what))
+        rows.append((f"  {each.check}", each.result, each.code, each.what))
         if each.do:
             page = f" ({each.see})" if each.see else ""
-            rows.append(("", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
+            rows.append(("", "", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
     summary = "nothing keeps istio-aux from working here"
     if not works(results):
         bad = _counts([each.result for each in results], Verdict.PROBLEM, Verdict.UNKNOWN)
@@ -330,7 +362,8 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal, *, to: str = 
     if to:
         counted = _counts([each.result for each in results], *Verdict)
         summary = f"on the way to {to}: {counted}"
-    return _sections(terminal.table("CHECK RESULT WHAT", rows), [summary])
+    summary = "; ".join(filter(None, (summary, ignored)))
+    return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 
 
 def restarts_text(
@@ -379,6 +412,13 @@ def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, st
         owner = f"{kind.lower()}/{name}" if name else f"pod/{each.name}"
         groups[each.namespace, owner, getattr(each, word), each.reason].append(each)
     return groups.items()
+
+
+def _pages(codes: Iterable[Code], terminal: Terminal, indent: str = "") -> list[str]:
+    """What each code says, and where its page is."""
+    found = dict.fromkeys(codes)
+    rows = [(each, f"{each.what}: {each.page}") for each in found]
+    return terminal.table("", rows, indent=indent)
 
 
 def _first(times: Iterable[datetime | None]) -> datetime | None:

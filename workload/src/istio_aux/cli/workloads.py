@@ -7,7 +7,7 @@ Job and pod. Rights in one namespace are enough.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -74,6 +74,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     report: Path | None = None  # Where `cli.page` goes.
     pre: bool = False  # Before an install.
     to: str = ""  # Where the cluster goes: see `cli.moving`.
+    ignore: Collection[str] = ()  # Codes of findings.
 
     def among(self, looked_at: int | None, namespace: str = "") -> str:
         """Where pods were looked for, and how many there were, if it is known."""

@@ -20,6 +20,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, retry_after
 from istio_aux.kube.objects import Key
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.moment import Clock
 from istio_aux.model.names import EVENT_CONTROLLER, EventAction, EventReason
 from istio_aux.model.text import printable
@@ -65,11 +66,12 @@ class Events:
         reason: EventReason,
         action: EventAction,
         note: str,
+        code: Code | None = None,
         mass: bool = False,
         once: bool = False,
         regarding: tuple[str, str] = ("v1", "Pod"),
     ) -> None:
-        """Queue an Event; ``note`` is a text for people.
+        """Queue an Event; ``note`` is a text for people, after the ``code`` of the finding.
 
         Of a namespace Warnings are sent first, and ``mass`` Events, which every pod may have, last:
         a thousand quits after a start must not delay the warning about one lost pod. One with
@@ -81,7 +83,7 @@ class Events:
         if len(self._queue) >= WAITING and turn >= self._queue[-1][0]:
             _log.debug("%s: Event %s dropped", about, reason, extra={"event": "event-dropped"})
             return
-        now = self._now().date
+        now, note = self._now().date, str(Remark(code, note)) if code else note
         event = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

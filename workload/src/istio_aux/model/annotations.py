@@ -21,6 +21,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 
 from istio_aux.model import sidecars
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.pod import PROXY, Metadata, Pod, Struct
 from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import alternatives, listed, quoted
@@ -203,18 +204,22 @@ _RENAMED = {  # Deleted with 1.0, as `settings.REPLACED`.
 _LOOKED_AT, _TOLD, _LONGEST_KEY = 100, 10, 50
 
 
-def unread(metadata: Metadata) -> tuple[str, ...]:
+def unread(metadata: Metadata) -> tuple[Remark, ...]:
     """Name keys of a pod that look like a wish and that nothing reads, and what was meant."""
-    found = list[str]()
+    found = list[Remark]()
     for where, keys in (("annotation", metadata.annotations), ("label", metadata.labels)):
         other = "label" if where == "annotation" else "annotation"
         for key in islice(keys or (), _LOOKED_AT):
             if key in _ON[where]:
                 continue
-            meant = f"{key} as {other}" if key in _ON[other] else _RENAMED.get(key) or _near(key)
+            code, meant = Code.UNREAD, _near(key)
+            if key in _ON[other]:
+                code, meant = Code.MISPLACED, f"{key} as {other}"
+            elif key in _RENAMED:
+                code, meant = Code.RENAMED, _RENAMED[key]
             if meant or key.startswith(_OURS):
                 hint = f": did you mean {meant}?" if meant else ""
-                found.append(f"{where} {quoted(key)}: nothing reads it{hint}")
+                found.append(Remark(code, f"{where} {quoted(key)}: nothing reads it{hint}"))
     return tuple(found[:_TOLD])
 
 

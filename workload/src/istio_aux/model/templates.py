@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from istio_aux.model.annotations import WISHES, WORKFLOW_NODE
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.owners import TRAINING_KINDS, PodFailurePolicy, counts_exits
 
 _REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Beginnings of ``…ReplicaSpecs``.
@@ -60,7 +61,7 @@ class PodTemplate(NamedTuple):
     template: Map  # The part of the manifest that it is made of.
     only_metadata: bool  # Of a step of Argo Workflows: its template has no spec of a pod.
     counted: bool = False  # Its Job counts the exit codes of native sidecars.
-    unread: tuple[str, ...] = ()  # Wishes above the templates; of the first one alone.
+    unread: tuple[Remark, ...] = ()  # Wishes above the templates; of the first one alone.
 
 
 def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
@@ -93,7 +94,7 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             unread = ()
 
 
-def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[str]:
+def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
     """Name the wishes on an object above the pod templates, where no controller reads them."""
     there = {key for _, _, template in _walk(manifest, path) for key in _keys(template)}
     for length, following in enumerate(path):
@@ -103,7 +104,8 @@ def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[str]:
         for _, _, part in _walk(manifest, path[:length]):
             for key in sorted((WISHES & _keys(part)) - there):
                 place = ".".join((*path, "metadata"))
-                yield f"{key} is on {where}, where nothing reads it: put it on {place}"
+                what = f"{key} is on {where}, where nothing reads it: put it on {place}"
+                yield Remark(Code.MISPLACED, what)
 
 
 def _keys(part: Map) -> set[str]:

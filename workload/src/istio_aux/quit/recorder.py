@@ -11,6 +11,7 @@ from prometheus_client import Gauge
 
 from istio_aux.kube.events import Events
 from istio_aux.model.annotations import SIDECARS
+from istio_aux.model.findings import Code
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
@@ -92,16 +93,16 @@ class QuitRecorder(Recorder):
     def held(self, state: PodState, why: str) -> None:
         """Admission has held the pod, and its proxy is not native."""
         note = f"the sidecar is classic, also where it could be native: {why}"
-        self._event_once(state, "Normal", "HeldNotNative", note)
+        self._event_once(state, "Normal", "HeldNotNative", note, Code.HELD)
 
     def loses_network(self, state: PodState, why: str) -> None:
         """The pod is being deleted, and its proxy ends long before its payload."""
-        if self._event_once(state, "Warning", "NetworkLost", why):
+        if self._event_once(state, "Warning", "NetworkLost", why, Code.CUT_OFF):
             self._log_pod(logging.WARNING, "network-lost", state.key, reason=why)
 
     def killed(self, state: PodState, why: str) -> None:
         """The native proxy of a pod that has ended was killed."""
-        if self._event_once(state, "Warning", "ProxyKilled", why):
+        if self._event_once(state, "Warning", "ProxyKilled", why, Code.PROXY_KILLED):
             self._log_pod(logging.WARNING, "proxy-killed", state.key, reason=why)
 
     def attempted(self, state: PodState, attempt: int, way: Way) -> None:
@@ -119,7 +120,7 @@ class QuitRecorder(Recorder):
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
         if task.due == "quit" and task.failures.bit_count() == 1:
             note = f"failure {task.failures}: {task.failure}"
-            self._event(state.key, "Warning", "ProxyQuitFailed", note)
+            self._event(state.key, "Warning", "ProxyQuitFailed", note, code=Code.RUNS_ON)
 
     def ended(self, state: PodState, task: Task, end: End) -> None:
         """Nothing more is to be done about the pod for now."""
@@ -137,17 +138,18 @@ class QuitRecorder(Recorder):
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
                 decision, by = state.decision, ", ".join(state.decision.blocked_by)
+                code = decision.code
                 if decision.stage == "unstarted":
-                    told = self._event_once(state, "Warning", "PodNotStarted", end.reason)
+                    told = self._event_once(state, "Warning", "PodNotStarted", end.reason, code)
                 elif decision.action == "wait" and PROXY not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
                         how = "NAME=ignore, names those that do not keep it"
                         note += f"; annotation {SIDECARS}, {how}"
-                    told = self._event_once(state, "Normal", "ProxyQuitBlocked", note)
+                    told = self._event_once(state, "Normal", "ProxyQuitBlocked", note, code)
                 else:
                     note = f"the pod is kept by {by}: {end.reason}"
-                    told = self._event_once(state, "Normal", "PodHeld", note)
+                    told = self._event_once(state, "Normal", "PodHeld", note, code)
                 if told:
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
@@ -157,7 +159,8 @@ class QuitRecorder(Recorder):
 
     def lost(self, state: PodState) -> None:
         """A second check confirmed that the pod is lost: its proxy ended before its payload."""
-        if self._event_once(state, "Warning", "ProxyLost", state.decision.reason):
+        decision = state.decision
+        if self._event_once(state, "Warning", "ProxyLost", decision.reason, decision.code):
             self._dead_proxies.labels("reported").inc()
 
     def not_deleted(self) -> None:
@@ -183,11 +186,16 @@ class QuitRecorder(Recorder):
             self._event(state.key, kind, "ProxyQuit", note)
 
     def _event_once(
-        self, state: PodState, kind: Literal["Normal", "Warning"], reason: EventReason, note: str
+        self,
+        state: PodState,
+        kind: Literal["Normal", "Warning"],
+        reason: EventReason,
+        note: str,
+        code: Code | None = None,
     ) -> bool:
         """Send an Event that a pod gets once; return whether it had none yet."""
         if reason in state.announced:
             return False
         state.announced += (reason,)
-        self._event(state.key, kind, reason, note, once=True)
+        self._event(state.key, kind, reason, note, code=code, once=True)
         return True

@@ -21,6 +21,7 @@ from msgspec import structs
 
 from istio_aux.model import ending, kept, owners
 from istio_aux.model.annotations import LONGEST_GRACE
+from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import REQUEST_PORTS
@@ -70,12 +71,14 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     pod, if one is known; the reason contains it, too.
 
     ``stage``: ``unstarted`` if they keep the payload from starting; ``ending`` if they are native
-    sidecars alone. Both are usual for a moment, and count once they last.
+    sidecars alone. Both are usual for a moment, and count once they last. ``code`` is that of the
+    finding, if it lasts.
     """
 
     blocked_by: tuple[str, ...] = ()
     stage: Stage = "blocked"
     fix: str = ""
+    code: Code | None = None
 
     @property
     def action(self) -> str:
@@ -146,19 +149,21 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     policy, late = facts.policy, _not_restarted(facts, now)
     if holders := _keeps_from_starting(facts):
         reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
-        return Wait(reason=reason, blocked_by=tuple(holders), stage="unstarted")
+        by = tuple(holders)
+        return Wait(reason=reason, blocked_by=by, stage="unstarted", code=Code.NOT_STARTED)
     if reason := next(_nothing_to_do(facts), None):
         stage, holders = _holders(facts, late)
         if holders:
             reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
-        return _fixed(Ignore(reason=reason, blocked_by=tuple(holders), stage=stage), facts)
+        ignored = Ignore(reason=reason, blocked_by=tuple(holders), stage=stage)
+        return _coded(ignored, facts, late)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
-        return Report(reason=reason, delete=delete)
+        return Report(reason=reason, delete=delete, code=Code.PROXY_LOST)
     if reason := next(_still_needed(facts), None):
-        return _fixed(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts)
+        return _coded(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts, late)
     if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         return Wait(reason=reason, until=until, target=facts.target)
@@ -168,7 +173,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     port = rule.port if rule else facts.overrides.status_port
     ways = (Way.PORT_FORWARD,) if rule else ways_to(port)
     reason += f"; {rule.container} goes before {PROXY}" if rule else ""
-    return Quit(reason=reason, status_port=port, ways=ways, rule=rule)
+    return Quit(reason=reason, status_port=port, ways=ways, rule=rule, code=Code.RUNS_ON)
 
 
 def decide_once(facts: PodFacts, now: Moment | None) -> Action:
@@ -177,7 +182,7 @@ def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     lasts = not (now and since) or now.wall - since.timestamp() >= QuitLimits().blocked_after
     if decision.stage == "blocked" or lasts:
         return decision
-    return structs.replace(decision, blocked_by=())
+    return structs.replace(decision, blocked_by=(), code=None)
 
 
 def loses_network(facts: PodFacts) -> str:
@@ -355,14 +360,17 @@ def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     return "ending", {name: verdicts[name].why for name in native[-1:]}
 
 
-def _fixed(decision: Wait | Ignore, facts: PodFacts) -> Wait | Ignore:
-    """The decision with what frees the pod, if a container of it waits for the proxy."""
+def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore:
+    """The decision with its code, and what frees the pod if a container waits for the proxy."""
     by = {*decision.blocked_by}
-    for fix, found in PAIRS.items():
+    for code, (fix, found) in PAIRS.items():
         others, waiting = found(facts.pod)
         if others and not by & others and by & waiting:
-            return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix)
-    return decision
+            reason = f"{decision.reason}; {fix}"
+            return structs.replace(decision, reason=reason, fix=fix, code=code)
+    invalid = any(each.startswith(ANNOTATION) for each in by)
+    code = Code.BAD_VALUE if invalid else Code.FORGOTTEN if late else Code.KEPT
+    return structs.replace(decision, code=code) if by else decision
 
 
 def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
@@ -390,7 +398,9 @@ def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
 
 
 Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
-PAIRS: Mapping[str, Waiting] = {KATIB_FIX: _katib, GCSFUSE_FIX: _gcsfuse}
+PAIRS: Mapping[Code, tuple[str, Waiting]] = {
+    Code.KATIB: (KATIB_FIX, _katib), Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse)
+}  # fmt: skip
 """What frees the pod, and which containers have to end before which wait for the proxy alone."""
 
 

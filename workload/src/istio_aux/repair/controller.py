@@ -41,7 +41,7 @@ from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
 from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
-from istio_aux.repair.rules import Restart
+from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
 from istio_aux.repair.suspension import SuspensionLimits
@@ -458,8 +458,8 @@ class RepairController:
         """Record why a pod was not restarted, and store it unless something newer is known."""
         why, replacing = str(error), owner.rollout.replacing
         unmeshed = self.store.pods.get(pod.key) is pod and pod.sidecar is Sidecar.MISSING
-        problem = pod.action.reason if unmeshed else ""
-        self._recorder.refused(pod.key, why, problem, changed=error.changed)
+        action = pod.action if isinstance(pod.action, Restart | ReportUnmeshed) else None
+        self._recorder.refused(pod.key, why, action if unmeshed else None, changed=error.changed)
         if replacing and replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(
                 owner.rollout, why, self._now(), self._limits, retry_after=error.retry_after

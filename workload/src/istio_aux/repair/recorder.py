@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from istio_aux.kube.events import Events
+from istio_aux.model.findings import Code
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Key
-from istio_aux.repair.rules import OUTSIDE, Restart
+from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class RepairRecorder(Recorder):
         self._logged: dict[Key, tuple[int, ...]] = {}  # Hashes of reasons.
         self._announced: set[Key] = set()
 
-    def unmeshed(self, pod: Key, why: str, *, lasts: bool = True) -> None:
+    def unmeshed(self, pod: Key, why: str, code: Code, *, lasts: bool = True) -> None:
         """The pod is outside its mesh and is not restarted, and why.
 
         A reason is logged once. The pod gets one Event, with the first reason that ``lasts``.
@@ -45,10 +46,11 @@ class RepairRecorder(Recorder):
         if lasts and pod not in self._announced:
             self._announced.add(pod)
             # A cluster may be full of such pods: Events about actions overtake these.
-            reason = "OutsideMesh" if why.startswith(OUTSIDE) else "NoSidecar"
+            reason = "OutsideMesh" if code is Code.OUTSIDE else "NoSidecar"
             self._events.emit(
-                pod, "Warning", reason=reason, action="Report", note=why, mass=True, once=True
-            )
+                pod, "Warning", reason=reason, action="Report", note=why, code=code,
+                mass=True, once=True,
+            )  # fmt: skip
 
     def forget(self, pod: Key) -> None:
         """The pod is gone, or needs no sidecar any more."""
@@ -65,15 +67,17 @@ class RepairRecorder(Recorder):
         note = f"restarted, so that it {aim}: {restart.reason}"
         self._event(pod, "Normal", "RestartedForSidecar", note, action)
 
-    def refused(self, pod: Key, why: str, problem: str, *, changed: bool) -> None:
-        """The pod is tried again later; ``problem`` says that it is unmeshed, or is empty."""
+    def refused(
+        self, pod: Key, why: str, problem: ReportUnmeshed | Restart | None, *, changed: bool
+    ) -> None:
+        """The pod is tried again later; ``problem`` says that it is unmeshed, if it still is."""
         if changed:  # Since it was chosen, which is no news.
             self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
             return
         self.count("refused")
         self._log_pod(logging.INFO, "restart-refused", pod, reason=why)
         if problem:
-            self.unmeshed(pod, f"{problem}; not restarted yet: {why}")
+            self.unmeshed(pod, f"{problem.reason}; not restarted yet: {why}", problem.code)
 
     def failed(self, pod: Key, why: str) -> None:
         """The request was not answered: it is not known whether it was performed."""
@@ -86,7 +90,7 @@ class RepairRecorder(Recorder):
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
             note = f"no further pod of {owner} is restarted: {why}"
-            self._event(pod, "Warning", "RestartStopped", note, "Report")
+            self._event(pod, "Warning", "RestartStopped", note, "Report", code=Code.RESTART_VAIN)
 
     def job_resumed(self, job: Key, kind: str, why: str, *, unchanged: bool) -> None:
         """The Job is resumed; the Job itself gets the Event, because its pods may be gone."""
@@ -95,7 +99,8 @@ class RepairRecorder(Recorder):
         if unchanged:
             self._events.emit(
                 job, "Warning", reason="ResumedWithoutRestart", action="Resume",
-                note=f"{kind} {job.name}: {why}", regarding=(KINDS[kind].version, kind),
+                note=f"{kind} {job.name}: {why}", code=Code.RESUMED,
+                regarding=(KINDS[kind].version, kind),
             )  # fmt: skip
 
     def job_still_suspended(self, job: Key, kind: str, why: str, pod: Key | None) -> None:
@@ -106,7 +111,7 @@ class RepairRecorder(Recorder):
                 f"{kind} {job.name} stays suspended until its pods are gone, so that it does not"
                 f" fail: {why}"
             )
-            self._event(pod, "Warning", "StillSuspended", note, "Suspend")
+            self._event(pod, "Warning", "StillSuspended", note, "Suspend", code=Code.SUSPENDED)
 
     def job(self, level: int, event: str, job: Key, kind: str, why: str) -> None:
         """Log what happened to a Job."""

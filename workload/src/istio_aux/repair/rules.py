@@ -13,6 +13,7 @@ from msgspec import structs
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.annotations import INJECTED, REDIRECTION, text_label
 from istio_aux.model.applications import Application, Applications, PodOptions
+from istio_aux.model.findings import Code
 from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
@@ -39,9 +40,15 @@ class AwaitCapture(Reasoned, frozen=True):
 class ReportUnmeshed(Reasoned, frozen=True):
     """Do not restart the pod, which is not in its mesh; the reason says why not."""
 
-    unmeshed: bool  # Whether it should be; False: not known whether it should, or whether it is.
+    # `MESH_UNKNOWN`: not known whether it should be, or whether it is.
+    code: Code = Code.NO_SIDECAR
     waits: bool = False  # Whether it is decided again as soon as the injector is live.
     doubted: bool = False  # Whether only the pod itself shows whether it is in an ambient mesh.
+
+    @property
+    def unmeshed(self) -> bool:
+        """Whether it should be in its mesh."""
+        return self.code is not Code.MESH_UNKNOWN
 
 
 class Restart(Reasoned, frozen=True):
@@ -52,12 +59,16 @@ class Restart(Reasoned, frozen=True):
 
     # Whether its Job is suspended instead, whose pods are never evicted: see `suspension`.
     suspend: bool = False
-    ambient: bool = False  # Whether Istio's CNI has to capture the next one.
+    code: Code = Code.NO_SIDECAR
+
+    @property
+    def ambient(self) -> bool:
+        """Whether Istio's CNI has to capture the next one."""
+        return self.code is Code.OUTSIDE
 
 
 RepairAction = Skip | AwaitCapture | ReportUnmeshed | Restart
 
-OUTSIDE = "outside the mesh"  # The beginning of the reason about a pod that was not captured.
 SETTLED = 30.0
 """Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
 tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
@@ -123,12 +134,12 @@ def decide(
     obstacle = next(_reasons_to_keep(pod, owner, policy, live), obstacle)
     if obstacle:
         reason = f"{problem}; not restarted: {obstacle}"
-        return ReportUnmeshed(reason=reason, unmeshed=True, waits=not live)
+        return structs.replace(judged, reason=reason, waits=not live)
     if owner.is_job:  # The admin has allowed what that costs it.
         job = "Job, or the set that it is part of," if owner.kind == "Job" else owner.kind
         problem += f"; the {job} is suspended until all its pods are gone, and makes new ones"
         problem += f"; what it has done for the {owner.kind} is lost"
-    return Restart(problem, suspend=owner.is_job, ambient=expectation.ambient)
+    return Restart(problem, suspend=owner.is_job, code=judged.code)
 
 
 def _judge(
@@ -144,13 +155,13 @@ def _judge(
         return Skip(reason=reason)
     if expectation.expected is None:
         why = f"not known whether the pod should have a sidecar: {expectation.reason}"
-        return ReportUnmeshed(reason=why, unmeshed=False)
+        return ReportUnmeshed(why, Code.MESH_UNKNOWN)
     if not expectation.expected:
         return Skip(reason=expectation.reason)
     if expectation.ambient:
         return _judge_capture(pod, expectation, settled=settled, listens=listens)
     problem = f"the pod has no sidecar and should have one: {expectation.reason}"
-    return ReportUnmeshed(reason=problem, unmeshed=True)
+    return ReportUnmeshed(problem)
 
 
 def _judge_capture(
@@ -175,9 +186,9 @@ def _judge_capture(
         return AwaitCapture(f"not captured yet: {how if pod.addressed else 'it has no address'}")
     if captured is None:
         why = f"not known whether the pod is in the ambient mesh: {how}"
-        return ReportUnmeshed(why, unmeshed=False, doubted=True)
-    problem = f"{OUTSIDE}: {how}; it should be in: {expectation.reason}"
-    return ReportUnmeshed(problem, unmeshed=True)
+        return ReportUnmeshed(why, Code.MESH_UNKNOWN, doubted=True)
+    problem = f"outside the mesh: {how}; it should be in: {expectation.reason}"
+    return ReportUnmeshed(problem, Code.OUTSIDE)
 
 
 def _reasons_to_skip(

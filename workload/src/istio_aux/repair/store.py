@@ -25,6 +25,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
+from istio_aux.model.findings import Code
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import OwnerReference, Pod, alike, shared
 from istio_aux.model.policy import RepairPolicy
@@ -97,7 +98,7 @@ _labels = msgspec.json.Decoder(dict[str, str])
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
 _UNSEEN = Replica("", "", Sidecar.UNKNOWN)
-_UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
+_UNDECIDED = ReportUnmeshed("not decided yet", Code.MESH_UNKNOWN)
 
 
 class NotRestartedError(Exception):
@@ -364,7 +365,8 @@ class PodStore:
         stored.labelled = new.wish.labels != candidate.wish.labels
         self._update(stored, rollout.replica(candidate, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
-            self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
+            lasts = not action.waits
+            self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=lasts)
 
     def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
         """Queue a controller that has a pod to ``restart``, or had one."""

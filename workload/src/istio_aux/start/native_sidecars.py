@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import BadValueError, own_sidecars, read_overrides, workflow_node
 from istio_aux.model.ending import COUNTED
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import How, SidecarRule
@@ -49,7 +50,8 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
         own = own_sidecars.of(pod.metadata) or ()
     except BadValueError as error:
         bad = str(error)
-        return Conversion(reason=bad, warnings=(f"{bad}; no container is changed",))
+        warning = Remark(Code.BAD_VALUE, f"{bad}; no container is changed")
+        return Conversion(reason=bad, warnings=(str(warning),))
     rules = sidecars.combined(how.sidecars, own, _known(pod) if known else ())
     chosen = {name for name, rule in rules.items() if rule.how is How.NATIVE}
     placed = [(place, each) for place, each in enumerate(pod.containers) if each.name in chosen]

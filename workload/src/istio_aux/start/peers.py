@@ -24,6 +24,7 @@ from istio_aux.model.annotations import (
     mark,
     text_label,
 )
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import Peers
 
@@ -37,7 +38,7 @@ _authors = (mark(INCLUDED), mark(EXCLUDED))
 _of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 
 
-def inbound_ports(pod: Pod, option: Peers) -> tuple[str | None, str]:
+def inbound_ports(pod: Pod, option: Peers) -> tuple[str | None, tuple[Remark, ...]]:
     """Decide about a pod that is about to be created, and that Istio has not injected yet.
 
     Returns the new value of `includeInboundPorts`, None if it does not change, and a warning for
@@ -47,14 +48,14 @@ def inbound_ports(pod: Pod, option: Peers) -> tuple[str | None, str]:
     try:
         own = _own.of(pod.metadata)
     except BadValueError as error:
-        return None, f"{error}; no port is opened"
+        return None, (Remark(Code.BAD_VALUE, f"{error}; no port is opened"),)
     if (own or option) is Peers.MESH or (own is None and pod.restart_policy == "Always"):
-        return None, ""
+        return None, ()
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
     if any(author.on(pod.metadata) for author in _authors):
-        return None, ""
+        return None, ()
     in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
-    return ",".join(map(str, () if in_no_service else _declared_ports(pod))), ""
+    return ",".join(map(str, () if in_no_service else _declared_ports(pod))), ()
 
 
 def _declared_ports(pod: Pod) -> list[int]:

@@ -34,6 +34,7 @@ from istio_aux.model.annotations import (
     unread,
     workflow_node,
 )
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.owners import BATCH, api_of, controller
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
@@ -115,7 +116,8 @@ def plan(
         )  # fmt: skip
     ports, closed = peers.inbound_ports(pod, how.peers)
     lost = "" if none or _proxy_first(pod, order) else ending.cut_off(pod)
-    warnings = (*order.warnings, *filter(None, [closed, lost]))
+    cut_off = [str(Remark(Code.CUT_OFF, lost))] if lost else []
+    warnings = (*order.warnings, *map(str, closed), *cut_off)
     reasons, writes = [order.reason], {**order.writes}
     if order.started_with:
         writes[STARTED_WITH] = order.started_with
@@ -136,25 +138,25 @@ def plan(
     return Plan(
         ops=label + ops,
         reason="; ".join(filter(None, reasons)),
-        warnings=(*bad, *unread(meta), *warnings, *converted.warnings),
+        warnings=(*map(str, (*bad, *unread(meta))), *warnings, *converted.warnings),
         started_with=order.started_with,
         job=owner if converted.ops and api_of(owner) is BATCH else None,
         writes=writes,
     )
 
 
-def bad_values(pod: Pod) -> tuple[str, ...]:
+def bad_values(pod: Pod) -> tuple[Remark, ...]:
     """What is wrong with the pod's own annotations about its start, and what nothing reads."""
     (_, bad), (_, closed) = own_mode(pod), peers.inbound_ports(pod, Peers.MESH)
-    return (*bad, *filter(None, [closed]), *unread(pod.metadata))
+    return (*bad, *closed, *unread(pod.metadata))
 
 
-def own_mode(pod: Pod) -> tuple[StartMode | None, tuple[str, ...]]:
+def own_mode(pod: Pod) -> tuple[StartMode | None, tuple[Remark, ...]]:
     """The start mode of the pod's own annotation, and what is wrong with that."""
     try:
         return _mode.of(pod.metadata), ()
     except BadValueError as error:
-        return None, (f"{error}; ignored",)
+        return None, (Remark(Code.BAD_VALUE, f"{error}; ignored"),)
 
 
 def _proxy_first(pod: Pod, order: _Order) -> bool:

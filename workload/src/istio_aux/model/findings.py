@@ -1,0 +1,145 @@
+"""Every finding by its code, which people search, silence and link to: one list.
+
+A code never gets another meaning: one that is not raised any more goes from here, and stays in the
+list that the tests keep. Its page, `docs/findings/CODE.md`, says what is so, what that costs, what
+to do, and how to silence it.
+
+IA01xx is about pods, IA02xx about what their authors wish, IA03xx about the installation, IA04xx
+about Istio, and IA05xx about what stands in the way to native sidecars or an ambient mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+from istio_aux.model.names import REPOSITORY
+from istio_aux.model.text import quoted
+
+PAGES = f"{REPOSITORY}/blob/main/docs/findings"  # Where the pages are.
+
+
+class Code(StrEnum):
+    """The code of a finding; ``what`` says in a clause what is so."""
+
+    what: str
+
+    def __new__(cls, code: str, what: str) -> Self:
+        """A member is its code."""
+        made = str.__new__(cls, code)
+        made._value_, made.what = code, what
+        return made
+
+    @property
+    def page(self) -> str:
+        """The address of its page."""
+        return f"{PAGES}/{self}.md"
+
+    RUNS_ON = "IA0101", "the proxy runs on after its payload"
+    KEPT = "IA0102", "another container keeps a pod whose payload has finished"
+    PROXY_LOST = "IA0103", "the proxy ended before its payload"
+    NOT_STARTED = "IA0104", "a sidecar or an init container keeps the payload from starting"
+    NO_SIDECAR = "IA0105", "a pod that should have a sidecar has none"
+    OUTSIDE = "IA0106", "a pod is outside its ambient mesh"
+    MESH_UNKNOWN = "IA0107", "it is not known whether a pod is in its mesh"
+    CUT_OFF = "IA0108", "a pod that is ended loses the network before its payload is done"
+    PROXY_KILLED = "IA0109", "a native proxy was killed"
+    HELD = "IA0110", "a pod is held, because beside a native sidecar it could fail"
+    KATIB = "IA0111", "Katib's metrics collector and the proxy wait for each other"
+    GCSFUSE = "IA0112", "the mounter of GCS FUSE and the proxy wait for each other"
+    FORGOTTEN = "IA0113", "the kubelet does not start a container again"
+    REFUSED = "IA0114", "the API server refuses the pods of a workload"
+    RESTART_VAIN = "IA0115", "a restart did not bring a pod into the mesh"
+    SUSPENDED = "IA0116", "a Job stays suspended, because its pods do not go"
+    RESUMED = "IA0117", "a Job was resumed before all its pods were replaced"
+    COUNTED = "IA0118", "a Job counts what native sidecars exit with"
+
+    UNREAD = "IA0201", "nothing reads an annotation or label"
+    RENAMED = "IA0202", "an annotation has another name now"
+    MISPLACED = "IA0203", "an annotation or label is where nothing reads it"
+    BAD_VALUE = "IA0204", "an annotation has a value that cannot be used"
+
+    UNKNOWN = "IA0301", "something could not be found out"
+    OLD_SERVER = "IA0302", "the API server has no ValidatingAdmissionPolicy"
+    OLD_KUBELETS = "IA0303", "a kubelet is too old for native sidecars"
+    RIGHTS = "IA0304", "an account lacks rights"
+    SETTINGS = "IA0305", "the settings of an installation are not known"
+    SEVERAL = "IA0306", "there are several installations"
+    NOT_INSTALLED = "IA0307", "istio-aux is not installed"
+    NO_WEBHOOK = "IA0308", "the webhook configuration is missing"
+    CALLED_LATE = "IA0309", "Istio's webhooks are called before that of istio-aux"
+    UNREACHED = "IA0310", "the API server does not reach the webhook"
+    NO_LEADER = "IA0311", "no process leads"
+    NONE_SELECTED = "IA0312", "no namespace is selected"
+    NOT_INJECTED = "IA0313", "Istio injects no pod of a selected namespace"
+    LABEL_VAIN = "IA0314", "a namespace asks for injection, and no injector answers"
+    AMBIENT = "IA0315", "a selected namespace is in an ambient mesh"
+    NOT_SELECTED = "IA0316", "a namespace with Job-like pods is injected and not selected"
+    UNIT_DOWN = "IA0317", "a unit does not answer"
+    NOT_READY = "IA0318", "a unit is not ready"
+    TWO_LEADERS = "IA0319", "two processes lead"
+    TOKEN = "IA0320", "the token of a unit expires"
+    WATCHES = "IA0321", "watches fail again and again"
+    BUG = "IA0322", "an exception was not handled"
+    UNREADABLE = "IA0323", "objects cannot be read"
+    REVIEWS_FAIL = "IA0324", "the webhook answers reviews with an error"
+    REVIEWS_SLOW = "IA0325", "reviews take long"
+    OVERLAP = "IA0326", "several installations select a namespace"
+
+    INJECTOR_FAILS = "IA0401", "an injector is not live"
+    NO_INJECTOR = "IA0402", "there is no injector"
+    NO_CA = "IA0403", "an injector's configuration has no CA that can be used"
+    NO_ISTIOD = "IA0404", "an injector's istiod is not there"
+    NOT_PROBED = "IA0405", "it is not known whether an injector is live"
+    NOT_NATIVE = "IA0406", "sidecars are not native here"
+    NO_AGENT = "IA0407", "a node cannot take pods into an ambient mesh"
+
+    HAVE_SIDECARS = "IA0501", "pods have a sidecar that the move replaces"
+    REFUSE = "IA0502", "pods refuse a sidecar"
+    INIT = "IA0503", "init containers will run inside the mesh"
+    END_PROXY = "IA0504", "payloads end their proxy themselves"
+    STAY_CLASSIC = "IA0505", "pods stay classic by their own annotation"
+    LIMITS = "IA0506", "a quota or limit counts init containers and native sidecars together"
+    ASK = "IA0507", "pods ask for a sidecar, which wins over ambient"
+    CLOSED = "IA0508", "a NetworkPolicy keeps an ambient mesh away"
+    BOTH = "IA0509", "labels for injection win over the one for ambient"
+    RAISED = "IA0510", "a native sidecar would raise what pods need"
+    UNTRIED = "IA0511", "pods have templates of a sidecar that were not tried"
+    HURRIED = "IA0512", "the grace period of pods is too short for a native proxy"
+    TOO_MUCH = "IA0513", "pods are too large to judge"
+    VAIN = "IA0514", "annotations have no effect without a sidecar"
+
+
+class Remark(NamedTuple):
+    """A finding in a sentence about an object."""
+
+    code: Code
+    text: str
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{self.code}: {self.text}"
+
+
+def parse(text: str) -> tuple[Code, ...]:
+    """Read codes separated by commas.
+
+    Raises:
+        ValueError: there is no such code.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if unknown := [word for word in words if word not in _CODES]:
+        raise ValueError(
+            f"{quoted(unknown[0])}: expected codes of findings, such as {Code.RUNS_ON}"
+        )
+    return tuple(_CODES[word] for word in words)
+
+
+_CODES = {str(code): code for code in Code}
+
+
+def ignored(codes: Iterable[str]) -> str:
+    """How many findings of which codes were ignored, for a summary; empty if none was."""
+    found = [*codes]
+    return f"ignored: {len(found)} ({', '.join(sorted({*found}))})" if found else ""
