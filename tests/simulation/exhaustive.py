@@ -1,21 +1,25 @@
-"""Every order of events around the quit of one pod, tried against the real decisions.
+"""Every order of events around the quit of one pod, or the restart of the pods of one controller.
 
-A breadth-first search over the states of `onepod`: the truth about one pod, what the watch has
-delivered of it, the task of one unit with its request under way, and who leads. Each state is
-visited once. One that breaks a property is told as the shortest story to it.
+A breadth-first search over the states of `onepod` and `onerestart`: the truth, what watches have
+delivered of it, the tasks of units with their requests under way, and who leads. The decisions are
+the product's. Each state is visited once. One that breaks a property is told as the shortest story
+to it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 
+from simulation import onerestart
 from simulation.onepod import RUNGS, Life, Violation, World, begin, settled, steps
+from simulation.onerestart import Rolling
 
 
 class Found(NamedTuple):
@@ -26,9 +30,20 @@ class Found(NamedTuple):
     story: tuple[str, ...] = ()
 
 
-def search(life: Life) -> Found:
+def search(life: Life | Rolling) -> Found:
     """Visit every state, and follow from each what happens if nothing goes wrong any more."""
-    first = begin(life)
+    if isinstance(life, Rolling):
+        start, model = onerestart.begin(life), onerestart
+        return _search(start, model.identity, model.steps, model.settled)
+    return _search(begin(life), identity, steps, settled)
+
+
+def _search(
+    first: Any,
+    identity: Callable[[Any], object],
+    steps: Callable[[Any], Iterable[Any]],
+    settled: Callable[[Any], None],
+) -> Found:
     came_from: dict[object, tuple[object, str]] = {identity(first): (None, "")}
     calm: dict[object, object] = {}
     waiting_worlds = deque([first])
@@ -126,4 +141,17 @@ LIVES = (
     Life("another sidecar goes first", ("main", "sql", PROXY), deletes=False,
          policy=QuitPolicy(sidecars=sidecars.parse("sql=9091/quit"))),
     Life("a dry run", mode=QuitMode.DRY_RUN),
+)  # fmt: skip
+
+ROLLINGS = (
+    Rolling("a ReplicaSet, and a unit dies", deaths=1),
+    Rolling("a StatefulSet, and a unit dies", numbered=True, deaths=1),
+    Rolling("a ReplicaSet, a unit dies, and a request is lost", deaths=1, losses=1),
+    Rolling("a StatefulSet, units die, and requests are lost", numbered=True, deaths=2, losses=2),
+    Rolling("no restart helps, a unit dies, and a request is lost", stubborn=True, deaths=1,
+            losses=1, waits=1),
+    Rolling("a StatefulSet, of which a pod is drained", numbered=True, drains=1, deaths=1),
+    Rolling("a ReplicaSet, and the Lease goes to and fro", moves=2),
+    Rolling("a StatefulSet, the Lease goes, and a request is lost", numbered=True, moves=1,
+            losses=1, waits=1),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""No order of events around the quit of one pod breaks a promise, and the search finds defects."""
+"""No order of events around a quit or a restart breaks a promise, and the search finds defects."""
 
 from __future__ import annotations
 
@@ -14,18 +14,27 @@ from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.quit import task as quit_task
 from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome, Task
-from simulation.exhaustive import LIVES, search
+from istio_aux.repair import rollout
+from istio_aux.repair.rollout import Rollout
+from msgspec import structs
+from simulation.exhaustive import LIVES, ROLLINGS, search
 from simulation.onepod import Life, report
 
-BY_NAME = {life.name: life for life in LIVES}
+BY_NAME = {life.name: life for life in (*LIVES, *ROLLINGS)}
 ENDS = "a payload that ends"
 FAILS = "a payload that is started again after a failure"
 DELETED = "a proxy that crashes, and its pod is deleted"
+DIES = "a ReplicaSet, and a unit dies"
+NUMBERED = "a StatefulSet, and a unit dies"
+STUBBORN = "no restart helps, a unit dies, and a request is lost"
 
 
-# The others have up to 100,000 states each.
-BY_DAY = {ENDS, FAILS, "a proxy that crashes and is started again", "a dry run"}
-BY_NIGHT = pytest.mark.nightly("four of these lives")
+# The others have up to 185,000 states each.
+BY_DAY = {
+    ENDS, FAILS, "a proxy that crashes and is started again", "a dry run",
+    DIES, NUMBERED, STUBBORN,
+}  # fmt: skip
+BY_NIGHT = pytest.mark.nightly("seven of these lives")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +100,19 @@ def deletes_any_version(_version: str) -> quit_task.Delete:
     return DELETE("")
 
 
+def recalls_nothing(found: Rollout, *_: object) -> Rollout:
+    return found
+
+
+def recalls_what_is_over(*of: Any) -> rollout.Failure:
+    return structs.replace(RECALLED(*of), until=0.0)
+
+
+def replaces_at_once(found: Rollout, *rest: Any) -> rollout.Step | None:
+    return NEXT(structs.replace(found, replacing=None, held={}), *rest)
+
+
+NEXT, RECALLED = rollout.next_step, rollout.recalled
 AWAKE, DELETE = Task.awake, quit_task.Delete
 DEFECTS = [
     pytest.param(
@@ -104,6 +126,18 @@ DEFECTS = [
     pytest.param(
         DELETED, "quit.task.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
+    ),
+    pytest.param(
+        DIES, "repair.rollout.restored", recalls_nothing,
+        "two pods are replaced at once", id="what the Lease says is not recalled",
+    ),
+    pytest.param(
+        STUBBORN, "repair.rollout.recalled", recalls_what_is_over,
+        "a restart that did not help is repeated", id="a failure is not recalled",
+    ),
+    pytest.param(
+        NUMBERED, "repair.rollout.next_step", replaces_at_once,
+        "it evicts a pod beside one that ends, or is not Ready", id="a replacement is not awaited",
     ),
 ]  # fmt: skip
 

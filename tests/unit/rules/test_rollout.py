@@ -392,6 +392,20 @@ def test_a_pod_that_was_made_before_the_eviction_does_not_show_its_result() -> N
     assert stopped.uid == after.uid
 
 
+def test_a_pod_that_is_shown_before_the_deletion_begins_is_not_its_replacement() -> None:
+    """Though made in the same second, or known only to the leader that evicted: a watch shows
+    changes in their order."""
+    story = Story(OLD, bare("b"))
+    before = meshed("before", created=story.now.wall)
+    ending = structs.replace(going(OLD), deleted=story.now.wall)
+    for rollout in (started(Rollout(), story.pods, OLD, story.now), story.rollout):
+        left = Replaced(OLD.name, OLD.uid, story.now.wall, (before.uid,))
+        story.rollout = rollout if rollout.replacing else restored(rollout, [OLD], story.now, left)
+        for pods in ((OLD, before), (ending, before), (before,)):
+            assert isinstance(story.see(*pods, bare("b"), after=0), Defer), pods
+        assert isinstance(story.see(before, meshed("after", created=2e9), bare("b")), Next)
+
+
 def test_a_replacement_is_one_also_where_the_old_pod_takes_long_to_end() -> None:
     """Its deletionTimestamp moves to the present in the end (apiserver rest.BeforeDelete)."""
     story = Story(OLD)

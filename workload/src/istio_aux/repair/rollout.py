@@ -370,6 +370,10 @@ def _observe(
     """Find out whether the pod was replaced, and whether that helped."""
     idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
+        if replacing.sent and not (there := {pod.uid for pod in pods}) <= replacing.known:
+            # A watch shows changes in their order: these were made before the pod was deleted.
+            replacing = structs.replace(replacing, known=replacing.known | there)
+            rollout = structs.replace(rollout, replacing=replacing)
         if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
