@@ -17,7 +17,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 
-from simulation import onerestart
+from simulation import onerestart, restarters
 from simulation.onepod import RUNGS, Life, Violation, World, begin, settled, steps
 from simulation.onerestart import Rolling
 
@@ -33,8 +33,8 @@ class Found(NamedTuple):
 def search(life: Life | Rolling) -> Found:
     """Visit every state, and follow from each what happens if nothing goes wrong any more."""
     if isinstance(life, Rolling):
-        start, model = onerestart.begin(life), onerestart
-        return _search(start, model.identity, model.steps, model.settled)
+        model = onerestart
+        return _search(model.begin(life), model.identity, restarters.steps, model.settled)
     return _search(begin(life), identity, steps, settled)
 
 
