@@ -10,7 +10,7 @@ SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spi
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 
 .DEFAULT_GOAL := help
-.PHONY: help demo playground matrix picture test nightly lab lab-down bench docs format lint unit integration pack image chart clean
+.PHONY: help demo playground matrix picture test nightly lab lab-down bench docs format lint unit integration pack image program chart clean
 help:                      ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
@@ -47,6 +47,8 @@ pack: .venv/ready          ## write the charm to dist/, for the Python that ship
 	@$(TOX) -e pack
 image: .venv/ready         ## write to dist/: the OCI image, the wheel, and bills of materials of image and charm
 	@$(TOX) -e image
+program: .venv/ready       ## write the program to dist/ as one file that needs no Python
+	@$(TOX) -e program
 chart: .venv/ready         ## check and package the Helm chart, render plain manifests from it into dist/, and install it (root)
 	@$(TOX) -e chart
 clean:                     ## remove what the targets above made in this folder

@@ -95,7 +95,7 @@ def test_kubectl_finds_its_plugin_where_the_wheel_is_installed(
 def test_uvx_runs_the_program_from_a_repository_of_git(
     cluster: lab.Cluster, stuck: str, pins: Path, tmp_path: Path
 ):
-    """With the README's words, where the repository has an address of this machine.
+    """With the document's words, where the repository has an address of this machine.
 
     It has what git would take of the checkout as it is now. A folder in its place would also have
     what git ignores.
@@ -105,8 +105,8 @@ def test_uvx_runs_the_program_from_a_repository_of_git(
     subprocess.run([*git, "init", "--quiet"], check=True)
     subprocess.run([*git, "add", "workload"], check=True)
     subprocess.run([*git, *author, "commit", "--quiet", "--message=all"], check=True)
-    readme = (packages.ROOT / "README.md").read_text()
-    [words] = re.findall(r'^uvx --from "(git\+\S+#\S+)" istio-aux audit ', readme, re.MULTILINE)
+    page = (packages.ROOT / "docs/reference/packages.md").read_text()
+    [words] = re.findall(r'^uvx --from "(git\+\S+#\S+)" istio-aux audit$', page, re.MULTILINE)
     source = words.replace(REPOSITORY, tmp_path.as_uri())
 
     done = run(cluster, *uvx(pins), "--no-cache", "--from", source, "istio-aux", "audit")

@@ -16,7 +16,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -133,7 +133,12 @@ def make(recipe: Recipe, debs: list[Path], place: Path) -> str:
 def base_packages(recipe: Recipe) -> list[Path]:
     """The archives of the packages of base and recipe, in the cache."""
     staged = (name for part in recipe.parts for name in part.get("stage-packages", ()))
-    names = sorted({*BASE, *staged})
+    return archives({*BASE, *staged})
+
+
+def archives(wanted: Iterable[str]) -> list[Path]:
+    """The archives of packages, and of what they need on an empty system, in the cache."""
+    names = sorted(wanted)
     key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
     folder = cache.folder("debian", key)
     with cache.lock(folder.with_suffix(".lock"), waiting="another process downloads packages"):
