@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.errors import LabError
 
-from benchmarks import attack, burst, scale, scale_rows
+from benchmarks import attack, burst, scale, scale_rows, tables
 from benchmarks import quit as quitting
 from benchmarks.driver import MeasurementError
 
@@ -26,12 +26,20 @@ def main() -> int:
     options = _parser().parse_args()
     if not options.results and not options.quick:
         options.results = RESULTS
+    kept = _table(RESULTS, options.benchmark)
     try:
         options.run(options)
     except (MeasurementError, LabError, TimeoutError, ChildProcessError) as error:
         print(f"benchmarks: could not measure: {error}", file=sys.stderr)
         return 1
+    if not options.quick:
+        print(tables.compared(kept, _table(options.results, options.benchmark)))
     return 0
+
+
+def _table(folder: Path, name: str) -> str:
+    file = folder / f"{name}.md"
+    return file.read_text() if file.exists() else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
 
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    kinds = parser.add_subparsers(required=True, metavar="BENCHMARK")
+    kinds = parser.add_subparsers(required=True, dest="benchmark", metavar="BENCHMARK")
     for name, run, parent in (
         ("quit", _quit, compared), ("scale", _scale, compared), ("burst", _burst, every),
         ("attack", _attack, compared),

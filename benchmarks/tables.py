@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ OURS, BEFORE, CONTROLLER = "istio-aux", "istio-aux before", "controller-runtime"
 FLOOR = "floor"
 """The leanest client: what it costs is what the API server asks of any client."""
 MIB = 1 << 20
+_COST = re.compile(
+    r"^\| ([^|]*, (?:s|ms|µs|MiB)|[^|]* ms,[^|]*) \|.*\((\d+\.\d+)x\) \|$", re.MULTILINE
+)
 
 
 @dataclass
@@ -120,6 +124,29 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown, whose first column is text and whose others are numbers."""
     lines = [head, ["---", *("--:" for _ in head[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def compared(kept: str, now: str) -> str:
+    """Say which of our costs are a third more, or less, than in the table that was kept.
+
+    Compared are ratios to another program of the run, which a slower machine does not change.
+    """
+    before, after = _ratios(kept), _ratios(now)
+    both = [what for what in after if what in before]
+    said = list[str]()
+    for what in both:
+        worse, better = ("larger", "smaller") if "MiB" in what else ("slower", "faster")
+        more, less = after[what] >= before[what] * 4 / 3, before[what] >= after[what] * 4 / 3
+        if more != less:
+            beside = f"{after[what]:.2f} of {CONTROLLER}'s, {before[what]:.2f} kept"
+            said.append(f"* {worse if more else better} by a third: {what}: {beside}")
+    head = f"Beside the kept table, {len(both)} costs compared:"
+    return "\n".join([head, *(said or ["* as before"])])
+
+
+def _ratios(text: str) -> dict[str, float]:
+    """Ratios of the last program by the line of a table, where less is better."""
+    return {found[1]: float(found[2]) for found in _COST.finditer(text)}
 
 
 def write(folder: Path, name: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from soak import play as soak
 from unit import hooked
 from unit.rules.pods import RUNNING, State, document, exited, waiting
 
+from benchmarks import tables
+
+SCALE = Path(__file__).parents[2] / "benchmarks/results/scale.md"
 CASES = 2_000 if NIGHTLY else 500
 """`tox -e fuzz` plays as many as one likes."""
 MUTATION, INJECTION = Ask(hooked.review()), Ask(hooked.review(), INJECT)
@@ -157,6 +161,30 @@ def test_a_wrong_decision_is_a_disagreement_and_caution_needs_a_reason(
 
 
 # Benchmarks and the matrix of versions.
+
+
+def test_a_benchmark_says_in_words_what_became_slower_beside_another_program() -> None:
+    """A number that both programs share, such as that of a slow night, says nothing."""
+    kept, now = (
+        tables.table(
+            ("", "controller-runtime", "istio-aux"),
+            [
+                ("CPU of a quit, ms", "2.0", f"{quits} ({quits / 2:.2f}x)"),
+                ("resident at the start, MiB", "100", f"{memory} ({memory / 100:.2f}x)"),
+                ("p99 ms, median of 6 rounds", "10", "10 (1.00x)"),
+                ("taken by the API server, other 100/s", "100", f"{quits} ({quits / 100:.2f}x)"),
+            ],
+        )
+        for quits, memory in ((3.0, 90), (4.0, 50))
+    )
+    assert tables.compared(kept, now).splitlines() == [
+        "Beside the kept table, 3 costs compared:",
+        "* slower by a third: CPU of a quit, ms: 2.00 of controller-runtime's, 1.50 kept",
+        "* smaller by a third: resident at the start, MiB: 0.50 of controller-runtime's, 0.90 kept",
+    ]
+    assert tables.compared(kept, kept).endswith("compared:\n* as before")
+    measured = tables.compared(SCALE.read_text(), SCALE.read_text())
+    assert re.fullmatch(r"Beside the kept table, \d\d costs compared:\n\* as before", measured)
 
 
 def test_the_table_of_versions_has_the_numbers_that_were_kept() -> None:
