@@ -16,6 +16,7 @@ from lab.nightly import NIGHT
 
 from simulation import deaths
 from simulation.deaths import Death
+from simulation.exhaustive import LIVES, ROLLINGS, search
 from simulation.play import Result, play, shrink
 
 
@@ -30,12 +31,19 @@ def main() -> int:
     parser.add_argument(
         "--breaks", action="store_true", help="break the product, and see that it is found"
     )
+    parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="visit every state of one pod's quit, and of one controller's restart",
+    )
     parser.add_argument("--deaths", action="store_true", help="let a unit die at each write")
     parser.add_argument("--death", type=Death.read, help="play this one, as 17:at; with --trace")
     options = parser.parse_args()
     if options.death:
         result, _ = deaths.play(options.death, trace=options.trace)
         return _told(result)
+    if options.complete:
+        return _complete()
     if options.deaths:
         return _deaths(options.jobs)
     if options.breaks:
@@ -80,6 +88,18 @@ def _deaths(jobs: int) -> int:
         print(f"--death {death} --trace: {str(result.violations[0])[:400]}")
     print(f"{len(found)} deaths, {time.monotonic() - began:.0f} s")
     print("good" if not bad else f"NOT GOOD: {len(bad)} deaths")
+    return 1 if bad else 0
+
+
+def _complete() -> int:
+    """Visit every state of each life."""
+    bad, visited = 0, 0
+    for life in (*LIVES, *ROLLINGS):
+        found = search(life)
+        visited, bad = visited + found.states, bad + bool(found.broken)
+        print(f"{found.states:8,} states  {life.name}: {found.broken or 'good'}", flush=True)
+        print("".join(f"          {step}\n" for step in found.story), end="")
+    print(f"{visited:8,} states  {f'NOT GOOD: {bad}' if bad else 'good'}")
     return 1 if bad else 0
 
 
