@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -9,11 +10,13 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import Any
 
 import lab
 import lightkube
@@ -161,6 +164,26 @@ def test_containers_start_as_the_recipe_says(image: Path):
     config = oci.config_of(image)
     assert config["User"] == str(UIDS[Recipe.read(packages.WORKLOAD).facts["run-user"]])
     assert config["Entrypoint"] == ["/usr/bin/pebble", "enter"]
+
+
+def test_docker_finds_in_the_archive_what_containerd_does(image: Path):
+    """minikube runs `docker load`; kind and containerd read `index.json`."""
+
+    def read(archive: tarfile.TarFile, name: str) -> Any:
+        file = archive.extractfile(name)
+        assert file
+        return json.load(file)
+
+    with tarfile.open(image) as archive:
+        names = archive.getnames()
+        [own], index = read(archive, "manifest.json"), read(archive, "index.json")
+        config = read(archive, own["Config"])
+    assert own["Layers"] == [
+        f"blobs/{each.replace(':', '/')}" for each in config["rootfs"]["diff_ids"]
+    ]
+    assert {*own["Layers"], own["Config"]} <= {*names}
+    [manifest] = index["manifests"]
+    assert own["RepoTags"] == [manifest["annotations"]["io.containerd.image.name"]]
 
 
 def test_nothing_in_the_image_names_the_checkout_or_the_machine(image: Path):

@@ -17,7 +17,7 @@ from lightkube import codecs
 import manifests
 
 APP, MODEL = "istio-aux", "mesh-jobs"
-IMAGE: Final = {"image.repository": "registry.example.com/istio-aux"}
+IMAGE: Final = {"image.repository": "registry.test/istio-aux"}
 Document = dict[str, Any]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from pathlib import Path
 
@@ -9,17 +11,19 @@ import lab
 import pytest
 from demo import scenes
 from demo.steps import Steps
-from lab import deployed, kinds_of_istio
+from lab import deployed, kinds_of_istio, rock
 from lab.creation import Stream
 from lab.kinds_of_istio import Shape
 from lab.meshed import annotations_of, nameless, proxy_exit_code
-from lab.release import Release
+from lab.release import CHART, Release, run
 from lightkube import Client
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service, ServiceAccount
 
 import cluster as charm
+
+README = CHART.with_name("README.md").read_text()
 
 
 def owned(client: Client, release: Release) -> set[str]:
@@ -162,6 +166,22 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
     assert owned(client, other) == set()
     lab.until(lambda: not left(client, other), what=f"{left(client, other)} to go")
     assert owned(client, release)
+
+
+def test_the_lines_of_the_readme_install_what_make_image_writes(
+    client: Client, cluster: lab.Cluster, home: Path, release: Release
+) -> None:
+    """Pasted as they are, where the release of the other tests is gone."""
+    block = re.search(
+        r"(?m)^make image +#.+\nkind load image-archive (\S+) .+\nhelm (install .+)$", README
+    )
+    assert block
+    assert block[1] == f"dist/{rock.image().name}"
+    release.uninstall()
+
+    run(*shlex.split(block[2]), home=home, kubeconfig=cluster.kubeconfig)
+
+    assert len(release.pods(client)) == 2
 
 
 def left(client: Client, release: Release) -> set[str]:

@@ -216,7 +216,19 @@ def test_without_an_image_helm_says_what_to_set(home: Path) -> None:
     with pytest.raises(HelmError) as refusal:
         run("template", APP, str(CHART), home=home)
 
-    assert "'/image/repository': 'set image.repository: " in str(refusal.value)
+    assert "'/image/repository': value must be 'where your nodes have the image: " in str(
+        refusal.value
+    )
+
+
+@pytest.mark.parametrize("host", ["registry.example.com", "registry.example:5000", "example.org"])
+def test_helm_refuses_an_address_that_was_only_an_example(host: str, home: Path) -> None:
+    """Otherwise it waits five minutes for an image that is nowhere."""
+    with pytest.raises(HelmError) as refusal:
+        render(home, {"image.repository": f"{host}/istio-aux"})
+
+    assert "load or push what `make image` writes" in str(refusal.value)
+    assert render(home, {"image.repository": "registry.example-of-mine.net/istio-aux"})
 
 
 def test_an_account_of_theirs_needs_a_name(home: Path) -> None:

@@ -122,6 +122,13 @@ def archive(
             tar.addfile(info, each.file)
         _add(tar, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
         _add(tar, "index.json", json.dumps(index).encode())
+        # What `docker load` reads, which minikube runs (moby image/tarexport/load.go).
+        own = {
+            "Config": f"blobs/sha256/{manifest['config']['digest'].removeprefix('sha256:')}",
+            "RepoTags": [name],
+            "Layers": [f"blobs/sha256/{each.digest}" for each in layers],
+        }
+        _add(tar, "manifest.json", json.dumps([own]).encode())
     return top["digest"]
 
 
