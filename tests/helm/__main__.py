@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from istio_aux.model.names import REGISTRY
 from lab import rock
 from lab.errors import LabError
 from lab.release import CHART, run
@@ -17,6 +18,8 @@ from helm import charts, generate
 
 DIST = generate.ROOT / "dist"
 MANIFESTS = DIST / "istio-aux.yaml"
+# Until there is a registry: as `make image` names it.
+IMAGE = rock.NAME if ".example/" in REGISTRY else f"{REGISTRY}/istio-aux"
 
 
 def main() -> int:
@@ -30,7 +33,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="istio-aux-helm-") as folder:
         home = Path(folder)
         try:
-            image = f"--set=image.repository={rock.NAME}"
+            image = f"--set=image.repository={IMAGE}"
             run("lint", "--strict", str(CHART), image, home=home)
             packed = run("package", str(CHART), f"--destination={DIST}", home=home)
             MANIFESTS.write_text(

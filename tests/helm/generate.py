@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 from istio_aux import settings
+from istio_aux.model.names import REGISTRY
 from istio_aux.model.pod import PROXY
 from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
 from istio_aux.model.sidecars import RULE, SHIPPED
@@ -287,6 +288,7 @@ def chart(present: str, charm: Mapping[str, Any]) -> str:
     """Chart.yaml, with the version of the workload and the addresses of the charm's metadata."""
     version = tomllib.loads((ROOT / "workload/pyproject.toml").read_text())["project"]["version"]
     text = re.sub(r"(?m)^(version|appVersion): .*$", rf'\1: "{version}"', present)
+    text = re.sub(r"(?m)^      image: .*$", f"      image: {REGISTRY}/istio-aux:{version}", text)
     source = charm.get("source", [])  # A text or a list.
     icon = base64.b64encode((ROOT / "icon.svg").read_bytes()).decode()
     made = {
