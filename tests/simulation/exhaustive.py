@@ -151,7 +151,7 @@ ROLLINGS = (
     Rolling("no restart helps, a unit dies, and a request is lost", stubborn=True, deaths=1,
             losses=1, waits=1),
     Rolling("a StatefulSet, of which a pod is drained", numbered=True, drains=1, deaths=1),
-    Rolling("a ReplicaSet, and the Lease goes to and fro", moves=2),
+    Rolling("a ReplicaSet, and the Lease goes away and comes back", moves=2),
     Rolling("a StatefulSet, the Lease goes, and a request is lost", numbered=True, moves=1,
             losses=1, waits=1),
 )  # fmt: skip

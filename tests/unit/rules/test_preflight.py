@@ -292,7 +292,7 @@ ASKING = {"labels": {"sidecar.istio.io/inject": "true"}}
         (To.AMBIENT, ASKING, {}, ["note IA0507 1 ask for a sidecar"]),
         (
             To.AMBIENT, NO_SIDECAR, {},
-            ["IA0502 1 refuse", "note IA0514 1 have annotations without effect (sidecar.ist"],
+            ["IA0502 1 refuse", "note IA0514 1 have annotations without effect (sidecar."],
         ),
         (To.NATIVE, {"spec": {"terminationGracePeriodSeconds": 0}}, {}, ["problem IA0512 1 break"]),
         (To.NATIVE, {"annotations": {TEMPLATES: "a"}}, {}, ["problem IA0511 1 break: templates"]),
