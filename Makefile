@@ -47,7 +47,7 @@ pack: .venv/ready          ## write the charm to dist/, for the Python that ship
 	@$(TOX) -e pack
 image: .venv/ready         ## write to dist/: the OCI image, the wheel, and bills of materials of image and charm
 	@$(TOX) -e image
-program: .venv/ready       ## write the program to dist/ as one file that needs no Python
+program: .venv/ready       ## write the program to dist/ as one file that needs no Python, and its bill of materials
 	@$(TOX) -e program
 chart: .venv/ready         ## check and package the Helm chart, render plain manifests from it into dist/, and install it (root)
 	@$(TOX) -e chart

@@ -28,6 +28,7 @@ case "$(basename "$0") $1 $2" in
 "docker buildx imagetools"*) echo sha256:0 ;;
 esac
 """
+ENDS = ("", ".tar.gz", ".cdx.json")
 ACCOUNTS = ("charmcraft", "docker", "gh", "helm", "oras", "rockcraft.skopeo", "sudo")
 
 
@@ -57,6 +58,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "dist").mkdir()
     for arch in ("amd64", "arm64"):
         shutil.copy(program.program(), root / f"dist/istio-aux-linux-{arch}")
+        (root / f"dist/istio-aux-linux-{arch}.cdx.json").write_text(program.bill())
         (root / f"dist/istio-aux_{VERSION}_{arch}.rock").write_text(arch)
     (root / "istio-aux_amd64.charm").write_text("charm")
     return root
@@ -124,7 +126,7 @@ def test_a_release_publishes_all_that_ships_under_the_addresses_of_the_pages(
         "SHA256SUMS", "istio-aux.krew.yaml", "istio-aux.yaml", "istio-aux_amd64.charm",
         f"istio-aux-{VERSION}.tgz", f"istio_aux-{VERSION}-py3-none-any.whl",
         f"istio-aux-{VERSION}.cdx.json", f"istio-aux-charm-{VERSION}.cdx.json",
-        *(f"istio-aux-linux-{arch}{end}" for arch in ("amd64", "arm64") for end in ("", ".tar.gz")),
+        *(f"istio-aux-linux-{arch}{end}" for arch in ("amd64", "arm64") for end in ENDS),
         *(f"istio-aux_{VERSION}_{arch}.rock" for arch in ("amd64", "arm64")),
     }  # fmt: skip
 

@@ -15,8 +15,16 @@ from pathlib import Path
 from istio_aux.model.names import REGISTRY, REPOSITORY
 
 ROOT = Path(__file__).resolve().parents[2]
-# What has the old address for good, and what is about addresses.
-APART = ("LICENSE", "tests/", "benchmarks/", "uv.lock", "workload/uv.lock", "CHANGELOG.md")
+# What has the old address for good, and what was recorded.
+APART = (
+    "LICENSE",
+    "tests/data/",
+    "tests/fuzz/corpus/",
+    "benchmarks/",
+    "uv.lock",
+    "workload/uv.lock",
+    "CHANGELOG.md",
+)
 GITHUB = re.compile(r"https://github\.(?:com|example)/[\w.-]+/[\w.-]+")
 
 

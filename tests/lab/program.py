@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab import cache, debian, errors, interpreters, oci, packages
+from lab import cache, debian, errors, interpreters, oci, packages, sbom
 from lab.errors import LabError
 
 HERE = Path(__file__).with_suffix("")
@@ -65,6 +65,13 @@ def program() -> Path:
     return made / name()
 
 
+def bill() -> str:
+    """The program's bill of materials."""
+    asked = "import platform, ssl; print(platform.python_version(), ssl.OPENSSL_VERSION.split()[1])"
+    said = errors.run([interpreters.shipped()[0], "-c", asked], ProgramError)
+    return sbom.of_program(*said.split())
+
+
 def needs(made: Path) -> str:
     """The oldest C library that the program runs on."""
     return made.with_name("glibc").read_text()
@@ -111,7 +118,7 @@ def pack(python: Path, wheel: Path, folder: Path, into: Path) -> None:
 
 
 def main() -> int:
-    """Write the program to `dist/`; print its path, its size, and the oldest libc it runs on."""
+    """Write program and bill to `dist/`; print its path, its size, and the oldest libc for it."""
     try:
         made = program()
     except (LabError, ChildProcessError) as error:
@@ -120,6 +127,7 @@ def main() -> int:
     place = packages.ROOT / "dist" / made.name
     place.parent.mkdir(exist_ok=True)
     shutil.copy2(made, place)
+    place.with_suffix(".cdx.json").write_text(bill())
     size = place.stat().st_size / 1e6
     print(f"{place.relative_to(packages.ROOT)}: {size:.1f} MB, for glibc {needs(made)} or later")
     return 0

@@ -1,4 +1,4 @@
-"""Bills of materials (CycloneDX 1.6, JSON) of the image and the charm, made from the locks."""
+"""Bills of materials (CycloneDX 1.6, JSON) of image, charm and program, made from the locks."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def of_image(debs: Iterable[Path]) -> str:
 def of_charm() -> str:
     parts = _python(packages.ROOT)
     return _bill("application", "istio-aux-charm", packages.version(packages.ROOT), parts)
+
+
+def of_program(interpreter: str, openssl: str) -> str:
+    """With the versions of the packed interpreter and of its OpenSSL."""
+    packed = (("python", interpreter), ("openssl", openssl))
+    parts = [*_python(packages.WORKLOAD), *(_part("generic", *each) for each in packed)]
+    return _bill("application", "istio-aux-program", packages.version(), parts)
 
 
 def _bill(kind: str, name: str, version: str, parts: Iterable[dict[str, Any]]) -> str:
