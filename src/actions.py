@@ -310,7 +310,8 @@ def _line(pod: ListedPod) -> str:
     since = f" since {pod.since:%Y-%m-%d %H:%M}Z" if pod.since else ""
     what = pod.owner or "no owner" if pod.state == "unmeshed" else pod.state
     tries = "" if pod.attempts is None else f", {pod.attempts} attempts"
-    return f"{pod.namespace}/{pod.name} {what}{since}{tries}: {pod.reason}"
+    code = f", {pod.code}" if pod.code else ""
+    return f"{pod.namespace}/{pod.name} {what}{code}{since}{tries}: {pod.reason}"
 
 
 def _fitting(lines: Iterable[str], records: Iterable[Mapping[str, Any]]) -> tuple[str, str]:

@@ -188,6 +188,7 @@ def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed:
         arguments = ("--config", str(installed.config))
         early = check(installed.kubeconfig, *arguments, "--timeout", "2")
         status, found = check(installed.kubeconfig, *arguments)
+        without = ask(installed.kubeconfig, "check", *arguments, "--ignore", "IA0310")
     finally:
         process.kill(signal.SIGCONT)
 
@@ -195,7 +196,9 @@ def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed:
         1, "ok", "not known: the other checks were not finished within 2 s",
     )  # fmt: skip
     assert status == 1
-    assert found["network"]["result"] == "problem"
+    assert (found["network"]["result"], found["network"]["code"]) == ("problem", "IA0310")
+    assert (without.returncode, "network" in without.stdout) == (0, False)
+    assert without.stdout.endswith("from working here; ignored: 1 (IA0310)\n")
     assert "a firewall or a NetworkPolicy may drop the connection" in found["network"]["what"]
     assert "let the API server reach port 8443" in found["network"]["do"]
 

@@ -175,7 +175,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         await kept(world)
         (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
         assert (blocked.namespace, blocked.name) == ("training", "job")
-        assert blocked.by == ("cloud-sql-proxy",)
+        assert (blocked.by, blocked.code) == (("cloud-sql-proxy",), "IA0102")
         assert world.count("istio_aux_blocked_pods") == 1
         assert world.api.events == []
         await until(lambda: world.api.events, "the Event is there")
@@ -328,6 +328,7 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
     async with cluster(limits=SOON) as world:
         await torn(world)
         (lost,) = await until(lambda: world.troubled("lost"), "it is known")
+        assert lost.code == "IA0103"
         assert (lost.namespace, lost.name) == ("training", "job")
         assert lost.reason.startswith("istio-proxy exited 0")
         assert "main (running)" in lost.reason

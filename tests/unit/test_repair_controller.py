@@ -50,6 +50,7 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         assert world.api.evictions == []
         shown = [(pod.name, pod.owner, pod.since.day) for pod in whole(world.repair.unmeshed(2))]
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
+        assert {pod.code for pod in whole(world.repair.unmeshed(2))} == {"IA0105"}
 
 
 async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more() -> None:

@@ -29,7 +29,7 @@ CREATED = datetime.fromisoformat(SINCE)
 POD = ListedPod(
     "team-a", "web-0", "unmeshed", "created before Istio could inject", CREATED, "StatefulSet/web"
 )
-STUCK = ListedPod("team-a", "mnist-0", "stuck", "exit code 137", CREATED, attempts=3)
+STUCK = ListedPod("team-a", "mnist-0", "stuck", "exit code 137", CREATED, attempts=3, code="IA0101")
 BLOCKED = ListedPod("team-b", "import-0", "blocked", "not finished: vault-agent (running)", CREATED)
 
 
@@ -126,11 +126,12 @@ def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: 
     found = list_stuck(unit)
 
     assert found["pods"] == (
-        "team-a/mnist-0 stuck since 2026-11-21 19:40Z, 3 attempts: exit code 137\n"
+        "team-a/mnist-0 stuck, IA0101 since 2026-11-21 19:40Z, 3 attempts: exit code 137\n"
         "team-b/import-0 blocked since 2026-11-21 19:40Z: not finished: vault-agent (running)"
     )
     assert found["holders"] == ("1 pod is kept by vault-agent since 2026-11-21 19:40Z: 8 GPUs")
-    assert json.loads(found["json"])[0]["attempts"] == 3
+    first = json.loads(found["json"])[0]
+    assert (first["attempts"], first["code"]) == (3, "IA0101")
     assert (found["total"], found["next"]) == (2, "")
 
 
@@ -217,7 +218,10 @@ def test_an_answer_is_an_argument_of_a_process_however_long_it_is(unit: Unit) ->
 
 
 LIVE = {"check": "injector", "result": "ok", "what": "istio is live"}
-FAR = {"check": "network", "result": "problem", "what": "no answer", "do": "open port 8443"}
+FAR = {
+    "check": "network", "result": "problem", "what": "no answer", "do": "open port 8443",
+    "code": "IA0310",
+}  # fmt: skip
 
 
 def run_check(unit: Unit, *found: dict[str, str], **answer: Any) -> dict[str, Any]:
@@ -233,7 +237,7 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
 
     assert found["works"] == "false"
     assert found["findings"] == (
-        "problem: network: no answer; to do: open port 8443\n"
+        "problem: network: IA0310: no answer; to do: open port 8443\n"
         "ok: trust: the charm reads what it needs\n"
         "ok: units: a unit is ready behind the Service\n"
         "ok: sidecars: no pod of the selected namespaces has a sidecar\n"

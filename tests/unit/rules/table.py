@@ -44,7 +44,10 @@ def decide(
     obeyed: bool | None = True,
 ) -> rules.Action:
     """Read a pod and decide; without ``now`` every grace period is over."""
-    return rules.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
+    found = rules.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
+    says = isinstance(found, rules.Quit | rules.Report) or bool(found.blocked_by)
+    assert (found.code is not None) == says, "what may be a finding has a code, and nothing else"
+    return found
 
 
 def pair(

@@ -91,11 +91,19 @@ def listed(
 ) -> Iterator[ListedPod]:
     """Yield the pods as the pages show them."""
     for pod in unmeshed:
-        yield ListedPod(pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner)
+        yield ListedPod(
+            pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner, code=pod.code
+        )
     for state, pod in troubled:
         if state in STATES:
             yield ListedPod(
-                pod.namespace, pod.name, state, pod.reason, pod.since, attempts=pod.attempts
+                pod.namespace,
+                pod.name,
+                state,
+                pod.reason,
+                pod.since,
+                attempts=pod.attempts,
+                code=pod.code,
             )
 
 

@@ -121,9 +121,10 @@ def _table_row(row: _Row, now: datetime) -> str:
     holds = listed([*filter(None, (str(row.held), "not all known" if unknown else ""))])
     number = f"{len(row.pods)} pod{'' if len(row.pods) == 1 else 's'}"
     what, command = row.to_do
+    code = min(pod.code for pod in row.pods)
     cells = (
         f"<b>{_text(row.owner)}</b><br>{_text(row.namespace)}, {number}",
-        f'<b class="{row.state}">{row.state}</b><br>{_MEANS[row.state]}',
+        f'<b class="{row.state}">{row.state}</b> {code}<br>{_MEANS[row.state]}',
         f"{age(row.since, now)}<br><small>{minute(row.since)}</small>",
         _text(holds or "in use"),
         _text(row.reason),

@@ -92,6 +92,7 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     # False while it may pass: most containers end a little apart, and so do a proxy and its payload
     # (`QuitLimits.blocked_after`, `lost_after`).
     lasting: bool = True
+    code: str = ""  # Of the finding, of this version's `findings`.
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,6 +129,7 @@ class Unmeshed(msgspec.Struct, frozen=True, gc=False):
     owner: str  # Its controller, such as StatefulSet/web.
     reason: str
     since: datetime  # When the pod was created.
+    code: str = ""  # As of `TroubledPod`.
 
 
 class SuspendedJob(msgspec.Struct, frozen=True):
@@ -237,6 +239,7 @@ class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     since: datetime | None = None  # Since when it is like this; an unmeshed pod: its creation.
     owner: str = ""  # Of an unmeshed pod: its controller, such as StatefulSet/web.
     attempts: int | None = None  # To make the proxy of a stuck pod exit.
+    code: str = ""  # As of `TroubledPod`.
 
 
 class PodPage(msgspec.Struct, frozen=True):

@@ -179,6 +179,7 @@ class PodState:
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod, if anything is."""
         decision, reason, task = self.decision, self.decision.reason, self.task
+        code = decision.code or ""
         if self.left or self.left_out(scope):
             return None
         failure, begins = task.failure if task else "", self.begins(scope.limits)
@@ -187,11 +188,11 @@ class PodState:
             state = "unstarted" if decision.stage == "unstarted" else "blocked"
             return state, TroubledPod(
                 *self.key, reason, self.since, by=decision.blocked_by,
-                requests=self.requests, fix=decision.fix, lasting=lasting,
+                requests=self.requests, fix=decision.fix, lasting=lasting, code=code,
             )  # fmt: skip
         if isinstance(decision, Report):
             reason = f"{reason}; {failure}" if failure else reason
-            return "lost", TroubledPod(*self.key, reason, lasting=lasting)
+            return "lost", TroubledPod(*self.key, reason, lasting=lasting, code=code)
         if scope.mode is QuitMode.DRY_RUN and isinstance(decision, Quit):
             return "would quit", TroubledPod(*self.key, reason, requests=self.requests)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
@@ -199,6 +200,6 @@ class PodState:
             reason = failure + reason.removeprefix(rules.FINISHED)
             by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
-                *self.key, reason, since, task.attempts, by=by, requests=self.requests
+                *self.key, reason, since, task.attempts, by=by, requests=self.requests, code=code
             )
         return None

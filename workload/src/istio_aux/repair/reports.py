@@ -15,6 +15,7 @@ from istio_aux.model.documents import Work
 from istio_aux.model.wish import Wish
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
+from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.repair.store import PodStore, StoredPod
 
 _log = logging.getLogger(__name__)
@@ -114,4 +115,6 @@ def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     since = datetime.fromtimestamp(read.created, UTC)
-    return Unmeshed(key.namespace, key.name, str(read.owner or ""), reason, since)
+    found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
+    code = found.code if found else ""
+    return Unmeshed(key.namespace, key.name, str(read.owner or ""), reason, since, code)
