@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from istio_aux.cli import report
+from istio_aux.cli.output import Output
 from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
@@ -201,10 +202,10 @@ def _shown(answers: list[Any]) -> Iterator[str]:
     for output in ("json", "text"):
         with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as stream:
             if explanation:
-                report.show(output, [explanation], report.explain_text)
+                report.show(Output(output), [explanation], report.explain_text)
             if isinstance(finding, report.Finding):
                 audit = report.Audit([finding], 1)
-                report.show(output, [finding], report.audit_text, audit=audit)
+                report.show(Output(output), [finding], report.audit_text, audit=audit)
         yield from stream.buffer.getvalue().decode().split("\n")
 
 

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 from istio_aux.cli import report, terminal
 from istio_aux.cli.installation import NOT_INSTALLED
+from istio_aux.cli.output import Output
 from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit, Finding
 from istio_aux.cli.terminal import Terminal
@@ -223,9 +224,9 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
 def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:
     with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as stream:
         if holders:
-            report.show(kind, audit.holders(), report.holders_text, audit=audit)
+            report.show(Output(kind), audit.holders(), report.holders_text, audit=audit)
         else:
-            report.show(kind, audit.findings, report.audit_text, audit=audit)
+            report.show(Output(kind), audit.findings, report.audit_text, audit=audit)
     return stream.buffer.getvalue()
 
 

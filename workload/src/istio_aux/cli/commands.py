@@ -9,15 +9,20 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import structs
+
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
 from istio_aux.cli.installation import Installation, Judgement
+from istio_aux.cli.jsonpath import Path as Key
+from istio_aux.cli.output import FORMATS, Output
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, findings, selectors
 from istio_aux.model.applications import Applications
@@ -43,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser().parse_known_args(argv)
     if unknown:  # The parser of all commands would show its own usage.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if "no_headers" in args:
+        order, headers = args.sort_by, not args.no_headers
+        args.output = structs.replace(args.output, headers=headers, order=order)
     if getattr(args, "all_namespaces", False):  # It overrides -n, as for kubectl.
         args.namespace = None
     try:
@@ -63,19 +71,21 @@ def _explain(args: argparse.Namespace) -> int:
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     status, shown = 0, False
+    whole = len(args.context) > 1 or not args.output.at_once
 
     def show(pod: Pod, judged: Judgement, **facts: Any) -> None:
         nonlocal shown
-        if shown and args.output == "text":
+        if shown and args.output.format == "text" and not whole:
             report.write("")
         explained = report.explain(pod, judged, ignore=args.ignore, **facts)
         report.show(args.output, [explained], report.explain_text)
         shown = True
 
-    if args.files:
-        status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
-    if live:
-        status = max(status, _ask("cluster:explain", show=show)(args))
+    with args.output.gathered(sys.stdout) if whole else nullcontext():
+        if args.files:
+            status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
+        if live:
+            status = max(status, _ask("cluster:explain", show=show)(args))
     return status
 
 
@@ -108,9 +118,18 @@ def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
 
         module, _, name = place.partition(":")
         answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
-        fields = vars(args).keys() & {*cluster.ClusterRequest.__struct_fields__}
+        fields = vars(args).keys() & {*cluster.ClusterRequest.__struct_fields__} - {"context"}
         request = cluster.ClusterRequest(**{each: getattr(args, each) for each in fields})
-        return cluster.run(partial(answer, **more), request, patient=patient)
+
+        def ask(context: str | None) -> int:
+            asked = structs.replace(request, context=context)
+            return cluster.run(partial(answer, **more), asked, patient=patient)
+
+        if len(clusters := [*dict.fromkeys(args.context)]) < 2:
+            return ask(clusters[0] if clusters else None)
+        if "output" not in args or request.report:
+            args.parser.error("expected one --context")
+        return request.output.fleet(ask, clusters, sys.stdout)
 
     return run
 
@@ -154,8 +173,14 @@ def parser() -> argparse.ArgumentParser:
         for each in arguments.split():
             flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
             given = _ARGUMENTS.get(each) or _option(each)
-            command.add_argument(*flags, **{**given, **changes.get(each, {})})
+            added = command.add_argument(*flags, **{**given, **changes.get(each, {})})
+            if each == "output" and not added.choices:
+                vars(added)["completer"] = _formats  # Of argcomplete.
     return root
+
+
+def _formats(**_asked: object) -> tuple[str, ...]:
+    return FORMATS
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -235,11 +260,15 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     # Without selectors `audit` looks everywhere, unlike `serve`.
     "namespace-selectors": {**_option("namespace-selectors"), "default": None, "dest": "selectors"},
     "sidecars": {**_option("sidecars"), "default": None},
-    "output": {
-        "choices": ["text", "json"],
-        "default": "text",
-        "help": "json is one object a line (default: text)",
-    },
+    "output": _value(
+        "FORMAT",
+        Output.read,
+        "text, wide (a row for each pod), json (one object a line), yaml, name, or "
+        "jsonpath=TEMPLATE, about {items: [...]} (default: %(default)s)",
+        default="text",
+    ),
+    "no-headers": _flag("the rows of the table alone"),
+    "sort-by": _value("KEY", Key.relaxed, "by a key of the JSON, such as since"),
     "all-namespaces": _flag("all namespaces"),
     "yes": _flag("do it; default: only show it", action="store_false", dest="dry_run"),
     "namespace": _value("NS", settings.namespace, "only this namespace; default: all"),
@@ -248,7 +277,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         Path,
         "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the pod's own",
     ),
-    "context": _value("NAME", str, "the context of the kubeconfig; default: its current one"),
+    "context": _value(
+        "NAME",
+        str,
+        "the context of the kubeconfig; default: its current one; several give one answer",
+        action="append",
+        default=[],
+    ),
     "as": _value("USER", _user, "ask as this user (impersonation), as for kubectl", dest="user"),
     "config": _value(
         "FILE",
@@ -297,8 +332,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 _CLUSTER = "config kubeconfig context as"  # How to reach it, and to judge.
 _OF_PODS = "namespace all-namespaces"
+_SHOWN = "output no-headers sort-by"
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {
+    "type": str,
+    "metavar": None,
     "choices": ["yaml", "json", "diff"],
     "default": "yaml",
     "help": "diff: what would change (default: yaml); a review is answered in json",
@@ -306,7 +344,7 @@ _CHANGED = {
 _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "explain": (
         _explain,
-        f"targets file output namespace all-namespaces selector ignore {_CLUSTER} sidecars",
+        f"targets file {_SHOWN} {_OF_PODS} selector ignore {_CLUSTER} sidecars",
         {"namespace": _HERE},
     ),
     "mutate": (
@@ -321,23 +359,23 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"{_OF_PODS} selector output holders report ignore namespace-selectors {_CLUSTER}",
+        f"{_OF_PODS} selector {_SHOWN} holders report ignore namespace-selectors {_CLUSTER}",
         {},
     ),
     "check": (
         _ask("check:check"),
-        f"pre to timeout ignore namespace-selectors output {_CLUSTER}",
+        f"pre to timeout ignore namespace-selectors {_SHOWN} {_CLUSTER}",
         {},
     ),
     "quit": (
         _ask("once:free", patient=False),
-        f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
+        f"targets namespace timeout all-namespaces selector yes {_SHOWN} {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
         _ask("once:restart_unmeshed", patient=False),
-        f"limit timeout yes namespace all-namespaces output {_CLUSTER}",
+        f"limit timeout yes namespace all-namespaces {_SHOWN} {_CLUSTER}",
         {},
     ),
     "resume-jobs": (

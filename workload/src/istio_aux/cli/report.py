@@ -17,6 +17,7 @@ from msgspec import structs
 
 from istio_aux.cli import preflight
 from istio_aux.cli.installation import Installations, Judgement, Labels
+from istio_aux.cli.output import Output, Part, of_cluster
 from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
@@ -261,23 +262,20 @@ def _listed(pod: Pod) -> dict[str, Any]:
 
 
 def show(
-    output: str, items: Iterable[msgspec.Struct], text: Callable[..., str], **facts: object
+    output: Output, items: Iterable[msgspec.Struct], text: Callable[..., str], **facts: object
 ) -> None:
-    """Print an answer: its items as JSON lines if ``output`` is ``json``, or as ``text``.
+    """Print an answer: its items as ``output`` says, or as ``text``.
 
     ``text`` gets the items, what stdout leads to, and the ``facts``.
     """
-    if output == "json":
-        for item in items:
-            write_json(msgspec.json.encode(item))
-    else:
-        write(text(items, Terminal.of(sys.stdout), **facts))
+    output.show(Part([*items], text, facts), sys.stdout)
 
 
 def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str:
     """A headline and a table of the containers for each pod."""
     lines = list[str]()
     for each in explanations:
+        lines += [""] if lines else []
         key = "/".join(filter(None, (each.namespace, each.name))) or "(unnamed)"
         state = f" ({each.state})" if each.state else ""
         action = Cell(f"{each.action.upper()}{state}", COLOURS[each.action])
@@ -494,4 +492,4 @@ def write_json(line: bytes) -> None:
 
 def complain(text: str) -> None:
     """Write one line to stderr."""
-    sys.stderr.write(f"{printable(' '.join(text.split()))}\n")
+    sys.stderr.write(f"{of_cluster()}{printable(' '.join(text.split()))}\n")

@@ -53,6 +53,8 @@ examples:
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
   istio-aux audit --report page.html
+  istio-aux audit --context east --context west --sort-by since
+  istio-aux audit -o jsonpath='{range .items[*]}{.name} {.since}{"\\n"}{end}'
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
 owner that have one state for one reason; `istio-aux explain NAME` has each pod.

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from istio_aux.cli.installation import Installation
+from istio_aux.cli.output import Output
 from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
@@ -60,7 +61,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: Path | None = None
     context: str | None = None
     user: str | None = None  # Who asks, if not the account of the credentials.
-    output: str = "text"
+    output: Output = Output()
     targets: Sequence[str] = ()  # As `find` takes them.
     namespace: str | None = None
     all_namespaces: bool = False

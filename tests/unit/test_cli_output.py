@@ -1,0 +1,148 @@
+"""The habits of kubectl: `-o`, --no-headers, --sort-by, and several clusters in one run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from istio_aux.cli.commands import main
+from istio_aux.cli.jsonpath import Template
+from unit.apiserver import ApiServer
+from unit.rules.pods import RUNNING, exited
+from unit.screens import Ask, Run, objects, put_pod
+
+LIST = {
+    "items": [
+        {"name": "a", "since": 1, "requests": {"gpus": 2}, "by": ["x", "y"], "state": "lost"},
+        {"name": "b\x1b[31m", "since": 3, "state": "stuck", "labels": {"k8s.io/app": "c"}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("{.items[*].name}", "a b\\x1b[31m"),
+        ('{range .items[*]}{.state}{"\\t"}{@.since}{"\\n"}{end}', "lost\t1\nstuck\t3\n"),
+        ("{.items[0].requests}", '{"gpus":2}'),
+        ("{.items[-1:].since} of {.items[0].by[0:1]}", "3 of x"),
+        ('{.items[?(@.state=="stuck")].since}', "3"),
+        ("{.items[?(@.since>=2)].state}", "stuck"),
+        ("{.items[?(@.requests.gpus)].name}", "a"),
+        ("{$.items[*]['labels'].k8s\\.io/app}", "c"),
+        ("{.items[7].name}{.nothing}{.items.name}", ""),
+        ("{range .items[*]}{range .by[*]}{@},{end}{end}", "x,y,"),
+        ("{.items[*].since}", "1 3"),
+        ("no braces", "no braces"),
+    ],
+)
+def test_a_template_gives_what_kubectl_would(template: str, shown: str) -> None:
+    """client-go util/jsonpath; control characters of tenants are escaped."""
+    assert Template.parse(template).render(LIST) == shown
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{.items[*}", "'.items[*': expected .KEY, [*], [NUMBER] or [?(@.KEY==VALUE)] at '[*'"),
+        ("{..name}", "'..name': expected .KEY, [*], [NUMBER] or [?(@.KEY==VALUE)] at '..name'"),
+        ("{range .items[*]}{.name}", "{range} without {end}"),
+        ("{.name}{end}", "{end} without {range}"),
+        ("a {.name", "'{.name': no } for this {"),
+        ("a }", "'a }': no { for a }"),
+    ],
+)
+def test_a_bad_template_says_what_is_wrong(
+    template: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", "-o", f"jsonpath={template}"])
+    assert capsys.readouterr().err.endswith(f"argument -o/--output: {why}\n")
+
+
+async def fill(api: ApiServer, *names: str) -> None:
+    """Pods that hang, the first one since yesterday, and so on; and one that works."""
+    for day, name in enumerate(names):
+        ended = exited(0, at=f"2026-11-{20 - day}T08:00:00Z")
+        owner = {"kind": "Job", "name": "train", "uid": "u", "controller": True}
+        about = {"ownerReferences": [{**owner, "apiVersion": "batch/v1"}]}
+        await put_pod(api, name, {"main": ended, "istio-proxy": RUNNING}, about=about)
+    await put_pod(api, "works", {"main": RUNNING, "istio-proxy": RUNNING})
+
+
+async def test_audit_has_the_formats_of_kubectl(ask: Ask) -> None:
+    async with ApiServer() as api:
+        await fill(api, "a", "b")
+
+        async def said(*argv: str, **screens: int | None) -> list[str]:
+            return (await ask(api, "audit", *argv, **screens)).out.splitlines()
+
+        assert await said("-o", "name") == ["pod/a", "pod/b"]
+        assert await said("-o", "jsonpath={.items[*].name}") == ["a b"]
+        found = yaml.safe_load("\n".join(await said("-o", "yaml")))
+        assert found["items"] == objects(await ask(api, "audit", "-o", "json"))
+        by_since = '{range .items[*]}{.name}{"\\n"}{end}'
+        assert await said("-o", f"jsonpath={by_since}", "--sort-by", "since") == ["b", "a"]
+        assert await said("-o", "name", "--sort-by={.since}") == ["pod/b", "pod/a"]
+        assert [line.split()[:4] for line in await said("--no-headers", columns=None)] == [
+            ["training", "job/train", "2", "stuck"]
+        ]
+        wide = await said("-o", "wide", "--no-headers", columns=40)
+        assert [line.split()[:4] for line in wide] == [
+            ["training", "pod/a", "1", "stuck"], ["training", "pod/b", "1", "stuck"],
+        ]  # fmt: skip
+        explained = await ask(api, "explain", "-A", "-o", "jsonpath={.items[*].action}")
+        assert explained.out == "ignore ignore ignore"
+
+
+def contexts(folder: Path, **apis: ApiServer) -> str:
+    """A kubeconfig with a context for each."""
+    parts = [json.loads(api.kubeconfig(folder).read_text()) for api in apis.values()]
+    config = parts[0] | {"clusters": [], "contexts": []}
+    for name, part in zip(apis, parts, strict=True):
+        config["clusters"].append({**part["clusters"][0], "name": name})
+        config["contexts"].append({"name": name, "context": {"cluster": name, "user": "u"}})
+    (folder / "fleet").write_text(json.dumps(config))
+    return str(folder / "fleet")
+
+
+async def test_several_contexts_give_one_table_and_one_that_does_not_answer_is_named(
+    run: Run, tmp_path: Path
+) -> None:
+    async with ApiServer() as east, ApiServer() as west, ApiServer() as gone:
+        await fill(east, "a")
+        await fill(west, "b", "c")
+        fleet = contexts(tmp_path, east=east, west=west, gone=gone)
+        await gone.stop()
+        asked = ["--kubeconfig", fleet, "--context", "east", "--context", "west"]
+
+        shown = await asyncio.to_thread(run, "audit", *asked, columns=None, errors=None)
+        rows = [line.split()[:5] for line in shown.out.splitlines()]
+        assert rows[:4] == [
+            ["CLUSTER", "NAMESPACE", "NAME", "PODS", "STATE"],
+            ["east", "training", "job/train", "1", "stuck"],
+            ["west", "training", "job/train", "2", "stuck"],
+            [],
+        ]
+        assert "west: pods: 3; stuck: 2," in shown.out
+
+        asked += ["--context", "gone"]
+        shown = await asyncio.to_thread(run, "audit", *asked, "-o", "json", errors=None)
+        assert shown.status == 1
+        assert shown.err.count("\n") == shown.err.count("gone: API server https://") == 1
+        assert [(each["cluster"], each["name"]) for each in objects(shown)] == [
+            ("east", "a"), ("west", "b"), ("west", "c"),
+        ]  # fmt: skip
+
+        explained = await asyncio.to_thread(run, "explain", "-A", *asked, columns=None)
+        assert "west: training/c  " in explained.out
+
+
+async def test_a_command_that_speaks_of_one_cluster_refuses_a_second(run: Run) -> None:
+    for argv in (["resume-jobs"], ["audit", "--report", "page.html"]):
+        with pytest.raises(SystemExit) as raised:
+            await asyncio.to_thread(run, *argv, "--context", "a", "--context", "b")
+        assert raised.value.code == 2
