@@ -219,7 +219,8 @@ def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(answer: Answ
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({"kind": "PodList", "items": [{**HANGING, "a": "@"}]}, "nested too deeply: give it alone"),
+        # From Python 3.13 on it can be decoded, and the item is too deep by itself.
+        ({"kind": "PodList", "items": [{**HANGING, "a": "@"}]}, "is nested too deeply"),
         ({**NEW, "a": "@"}, "stdin:1: it is nested too deeply"),
     ],
 )

@@ -106,7 +106,7 @@ def kept_labels(query: str) -> set[str]:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_says_what_to_do_and_shows_only_labels_that_it_has(rule: dict[str, Any]) -> None:
-    assert set(rule["annotations"]) == {"summary", "description"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     shown = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
     assert set(shown) <= kept_labels(rule["expr"])

@@ -369,10 +369,13 @@ def _map(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _without_nulls(value: object) -> object:
+def _without_nulls(value: object, levels: int = 64) -> object:
+    """Nothing is read below so many levels, and Python cannot walk as deep as it can decode."""
+    if not levels:
+        return None
     if isinstance(value, dict):
         items = cast("dict[Any, object]", value).items()
-        return {key: _without_nulls(item) for key, item in items if item is not None}
+        return {key: _without_nulls(item, levels - 1) for key, item in items if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in cast("list[object]", value)]
+        return [_without_nulls(item, levels - 1) for item in cast("list[object]", value)]
     return value
