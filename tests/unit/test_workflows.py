@@ -87,7 +87,7 @@ def test_the_log_of_a_model_in_which_a_test_failed_outlives_the_model(
         **os.environ, "PLACE": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "tests/integration"),
     }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", os.devnull]
     done = subprocess.run(
         [*command, "test_it.py"], cwd=tmp_path, env=environment, capture_output=True, check=False
     )
