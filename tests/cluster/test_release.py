@@ -59,7 +59,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for arch in ("amd64", "arm64"):
         shutil.copy(program.program(), root / f"dist/istio-aux-linux-{arch}")
         (root / f"dist/istio-aux-linux-{arch}.cdx.json").write_text(program.bill())
-        (root / f"dist/istio-aux_{VERSION}_{arch}.rock").write_text(arch)
+    for place in ("workload/istio-aux_{}_amd64", "dist/istio-aux_{}_arm64"):
+        (root / f"{place.format(VERSION)}.rock").write_text("rock")
     (root / "istio-aux_amd64.charm").write_text("charm")
     return root
 

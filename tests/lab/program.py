@@ -78,7 +78,9 @@ def needs(made: Path) -> str:
 
 
 def pack(python: Path, wheel: Path, folder: Path, into: Path) -> None:
-    debian.ensure(["binutils"])  # PyInstaller appends to its bootloader with objcopy.
+    # PyInstaller appends to its bootloader with objcopy, and packs the interpreter as a library.
+    distributions = [f"lib{python.name}-dev"] if python.is_relative_to("/usr/bin") else []
+    debian.ensure(["binutils", *distributions])
     venv = folder / "venv"
     packages.uv("venv", "--python", str(python), str(venv))
     pinned = folder / "pinned.txt"
