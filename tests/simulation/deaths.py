@@ -1,7 +1,7 @@
-"""A unit dies at each of its writes: the question of Sieve (OSDI 2022), asked of every step.
+"""A unit dies at each of its requests: the question of Sieve (OSDI 2022), asked of every step.
 
-One run without faults numbers the writes of both units, renewals and Events among them. Then each
-of them is played again with one death there; from then on nothing else goes wrong.
+One run without faults numbers the requests of both units, renewals and Events among them. Then each
+is played again with one death there; from then on nothing else goes wrong.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ HOW = {
     "after": "the unit is killed once it has heard the answer, and has begun what follows",
     "twice": "as at; and so is the unit that writes next",
     "frozen": "the write is performed, and the unit stands still for longer than its Lease",
+    "reading": "the unit is killed while it waits for the answer to a read",
     "lost": "the unit lives on, and its watches bring no line any more until it notices",
 }
 WINDOW = 90.0  # Seconds in which everything is done that is to be done without a death.
 _WAY = 0.002  # Seconds of one way.
 _FROZEN = 20.0
-_LOST: dict[str, Lost] = {"before": "before", "at": "after", "twice": "after"}
-_RENEWS = "/leases/istio-aux"
+_LOST: dict[str, Lost] = {"before": "before", "at": "after", "twice": "after", "reading": "after"}
 
 
 class Death(NamedTuple):
-    """What happens at a write; the first one has the number 1."""
+    """What happens at a request; the first one has the number 1."""
 
     step: int = 0
     how: str = "at"
@@ -49,12 +49,12 @@ class Death(NamedTuple):
 
 
 class Steps(Network):
-    """Takes no time by chance, numbers the writes, and lets a unit die at one of them."""
+    """Takes no time by chance, numbers the requests, and lets a unit die at one of them."""
 
     def __init__(self, world: World, death: Death) -> None:
         super().__init__(world)
-        self._death, self._struck, self._told = death, False, ""
-        self.writes: list[str] = []
+        self._death, self._struck, self._told = death, 0, ""
+        self.requests: list[Request] = []
 
     def latency(self) -> float:
         return _WAY
@@ -67,12 +67,11 @@ class Steps(Network):
 
     def way(self, request: Request) -> float:
         self._told = ""
-        if request.writes:
-            self.writes.append(str(request))
-            step, death = len(self.writes), self._death
-            if step == death.step or (death.how == "twice" and step == death.step + 1):
-                self._told = death.how
-                self._strike(request)
+        self.requests.append(request)
+        again = self._death.how == "twice" and self._struck == 1 and request.writes
+        if len(self.requests) == self._death.step or again:
+            self._struck, self._told = self._struck + 1, self._death.how
+            self._strike(request)
         return _WAY
 
     def lost(self, request: Request) -> Lost:  # noqa: ARG002  (`way` has just seen it)
@@ -92,20 +91,25 @@ class Steps(Network):
                 world.after(0, unit.crash)
 
 
-def play(death: Death, *, trace: bool = False) -> tuple[Result, list[str]]:
-    """Play one death; returns what became of it, and the writes."""
+def play(death: Death, *, trace: bool = False) -> tuple[Result, list[Request]]:
+    """Play one death; returns what became of it, and the requests."""
     random.seed(0)
     world = World(0, frozenset(), trace=trace)
     cluster = Cluster(world, units=2)
     steps = cluster.network = Steps(world, death)
-    return run(cluster, _begin, WINDOW), steps.writes
+    return run(cluster, _begin, WINDOW), steps.requests
 
 
 def deaths(*hows: str, renewals: bool = True) -> list[Death]:
-    """Each of these ways to die at each write; without ``renewals``, of the Lease at none."""
-    writes = enumerate(play(Death())[1], 1)
-    steps = [step for step, write in writes if renewals or not write.endswith(_RENEWS)]
-    return [Death(step, how) for how in hows or HOW for step in steps]
+    """Each of these ways to die at each request; without ``renewals``, of the Lease at none."""
+    requests = play(Death())[1]
+    return [
+        Death(step, how)
+        for how in hows or HOW
+        for step, request in enumerate(requests, 1)
+        if request.writes is not (how == "reading")
+        and (renewals or request.to.resource != "leases")
+    ]
 
 
 def _begin(cluster: Cluster, _window: float) -> None:

@@ -86,7 +86,7 @@ def test_a_unit_may_die_before_it_hears_of_any_write() -> None:
 
 @pytest.mark.nightly("one death at each write but renewals")
 @pytest.mark.parametrize("how", deaths.HOW)
-def test_a_unit_may_die_in_each_way_at_each_write(how: str) -> None:
+def test_a_unit_may_die_in_each_way_at_each_request(how: str) -> None:
     """Sieve's question: killed before, at or after it, twice, frozen; its watches lost."""
     assert broken_by(deaths.deaths(how)) == {}
 
