@@ -196,7 +196,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     rules = understood.config.settings.quit_policy.sidecars
     assert [rule.container for rule in rules] == ["vault-agent", "daprd"]
-    assert understood.output == "text"
+    assert understood.output.format == "text"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     assert json.loads(found["json"])[0] == FAR
     (call,) = unit.ctx.exec_history["istio-aux"]
     understood = commands.parser().parse_args([*call.command[1:2], "--output", "json"])
-    assert understood.output == "json"
+    assert understood.output.format == "json"
     assert call.command[2:-2] == [
         *("--kubeconfig", workload.KUBECONFIG, "--config", workload.CONFIG, "--output", "json")
     ]
