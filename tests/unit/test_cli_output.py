@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 from istio_aux.cli.commands import main
 from istio_aux.cli.jsonpath import Template
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, exited
-from unit.screens import Ask, Run, objects, put_pod
+from unit.screens import Ask, Run, install, objects, put_pod
 
 LIST = {
     "items": [
@@ -146,3 +147,37 @@ async def test_a_command_that_speaks_of_one_cluster_refuses_a_second(run: Run) -
         with pytest.raises(SystemExit) as raised:
             await asyncio.to_thread(run, *argv, "--context", "a", "--context", "b")
         assert raised.value.code == 2
+
+
+async def test_version_is_one_line_and_says_what_is_not_known(ask: Ask, run: Run) -> None:
+    async with ApiServer() as api:
+        await install(api, {"lease": "mesh-jobs/istio-aux"})
+        proxy = {"istio-proxy": {"image": "a.b:5000/istio/proxyv2:1.28.1@sha256:0"}}
+        await put_pod(api, "a", {"main": RUNNING, "istio-proxy": RUNNING}, details=proxy)
+        istiod = {"discovery": {"image": "istio/pilot:1.28.10"}}
+        await put_pod(api, "istiod", {"discovery": RUNNING}, details=istiod)
+        ours = {"istio-aux": {"image": "localhost/istio-aux:0.1.0"}}
+        await put_pod(api, "o", {"istio-aux": RUNNING}, namespace="mesh-jobs", details=ours)
+        shown = await ask(api, "version", columns=None)
+        hanging = await asyncio.to_thread(run, "version", "--kubeconfig", "/missing", columns=None)
+        api.faults.append(stuck)
+        late = await ask(api, "version", "--timeout", "0.2", columns=None)
+    assert shown.status == 0
+    program, kubernetes, *rest = shown.out.strip().split("; ")
+    assert program.startswith("istio-aux 0.1.0, revision ")
+    assert kubernetes == "Kubernetes: not known"
+    assert rest == [
+        "installation: mesh-jobs/istio-aux 0.1.0 (1)", "Istio: 1.28.10 (1)", "proxies: 1.28.1 (1)",
+    ]  # fmt: skip
+    unknown = "installation: not known; Istio: not known; proxies: not known"
+    for each, status in ((hanging, 2), (late, 1)):
+        assert (each.status, each.out.count("\n")) == (status, 1)
+        assert each.out.startswith("istio-aux 0.1.0, revision ")
+        assert unknown in each.out
+    assert late.err == "not all versions are known: no answer within 0.2 s\n"
+
+
+async def stuck(_request: web.Request) -> web.StreamResponse:
+    """Never answer."""
+    await asyncio.Event().wait()
+    raise AssertionError

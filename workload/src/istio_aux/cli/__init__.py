@@ -1,7 +1,7 @@
 """The command line: arguments in, text or JSON lines out, an exit status.
 
-`commands` parses arguments, `texts` has the help, `files` answers for files, `cluster`, `check` and
-`once` for a live cluster, in which `workloads` finds the pods that are named. They
+`commands` parses arguments, `texts` has the help, `files` answers for files, `cluster`, `check`,
+`versions` and `once` for a live cluster, in which `workloads` finds the pods that are named. They
 judge by the settings of its `installation`. `preflight` judges what `check` reads, and
 `moving` what stands in the way to native sidecars or an ambient mesh. `report` makes text of all
 answers, for a `terminal` with columns and colours, and `page` HTML; `output` shows them as `-o`

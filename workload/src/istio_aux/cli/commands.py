@@ -103,6 +103,15 @@ def _serve(args: argparse.Namespace) -> int:
     return serve.serve(args.config, args.kubeconfig)
 
 
+def _versions(args: argparse.Namespace) -> int:
+    status = _ask("versions:versions")(args)
+    if status > 1:  # Without credentials no cluster was asked.
+        from istio_aux.cli import versions  # noqa: PLC0415 - see below
+
+        versions.show(args.output, {})
+    return status
+
+
 def _completion(args: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as above
 
@@ -371,6 +380,11 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         _ask("once:free", patient=False),
         f"targets namespace timeout all-namespaces selector yes {_SHOWN} {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
+    ),
+    "version": (
+        _versions,
+        f"timeout namespace {_SHOWN} {_CLUSTER}",
+        {"timeout": {"default": 5.0}, "namespace": {"help": "only proxies of this namespace"}},
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (

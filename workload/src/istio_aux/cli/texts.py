@@ -94,6 +94,18 @@ namespace, when it moves to native sidecars or to an ambient mesh. Results:
 Exit status: 1 if there is a problem, something is unknown or the API server
 does not answer; 2 if settings or credentials cannot be used.""",
     ),
+    "version": (
+        "say which versions of istio-aux, Istio and its proxies there are, in one line",
+        """\
+examples:
+  istio-aux version
+  istio-aux version -o jsonpath='{.items[0].proxies}'
+
+Istio, proxies and the installation are told by the tags of their images, with
+the number of containers. What is not known says so.
+
+Exit status: 1 if something is not known, 2 without credentials.""",
+    ),
     "completion": (
         "print what makes a shell complete the commands and their options",
         """\
