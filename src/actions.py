@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import ops
 from istio_aux.model.answers import PAGE, ListedPod, PodPage, Sidecars
+from istio_aux.model.findings import Code
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from istio_aux.model.text import listed, printable
@@ -82,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     result: str  # One of `_RESULTS`.
     what: str
     do: str = ""
-    code: str = ""  # Of the workload's list of findings.
+    code: str = ""  # One of `Code`; the image may be of another revision.
 
     def __str__(self) -> str:
         what = f"{self.code}: {self.what}" if self.code else self.what
@@ -183,28 +184,32 @@ class Actions(ops.Object):
     def _charms_findings(self) -> Iterator[Finding]:
         inputs = observe(self._charm, self._transport)
         if inputs.invalid:
-            yield Finding("options", "problem", inputs.invalid, "correct it with `juju config`")
+            do = "correct it with `juju config`"
+            yield Finding("options", "problem", inputs.invalid, do, Code.BAD_OPTION)
         if why := istio.migration(inputs.control_planes):
-            yield Finding("relations", "note", why, "after a migration remove the old one")
+            do = "after a migration remove the old one"
+            yield Finding("relations", "note", why, do, Code.TWO_PLANES)
         with cluster.connect(self._kubernetes, patience=_PATIENCE) as client:
             for check, find in (("trust", _trust), ("units", _units)):
                 try:
                     yield find(client, inputs)
                 except ReconcileError as error:
                     do = f"run `juju trust {inputs.app} --scope=cluster`" if error.refused else ""
-                    yield Finding(check, "problem" if do else "unknown", str(error), do)
+                    result, code = ("problem", Code.RIGHTS) if do else ("unknown", Code.UNKNOWN)
+                    yield Finding(check, result, str(error), do, code)
         if inputs.answer and inputs.answer.status:
             yield _sidecars(inputs.answer.status.sidecars)
         if inputs.answer and inputs.answer.missing:
             do = "see `juju debug-log` and `pebble logs`"
-            yield Finding("workload", "problem", inputs.answer.missing, do)
+            yield Finding("workload", "problem", inputs.answer.missing, do, Code.NOT_READY)
 
     def _workloads_findings(self) -> Iterator[Finding]:
         text, why = self._run("check", "--output", "json", timed=True)
         yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
         if not text:
             last = why.splitlines()[-1] if why else "no answer"
-            yield Finding("workload", "unknown", f"it checked nothing: {last}")
+            what = f"it checked nothing: {last}"
+            yield Finding("workload", "unknown", what, code=Code.UNKNOWN)
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
@@ -284,13 +289,15 @@ def _trust(client: Client, inputs: Inputs) -> Finding:
 
 def _units(client: Client, inputs: Inputs) -> Finding:
     if waits := objects.awaited(client, inputs):
-        return Finding("units", "problem", f"the Service lacks {waits}", "see `juju status`")
+        do = "see `juju status`"
+        return Finding("units", "problem", f"the Service lacks {waits}", do, Code.NOT_READY)
     return Finding("units", "ok", "a unit is ready behind the Service")
 
 
 def _sidecars(found: Sidecars | None) -> Finding:
     if found is None:
-        return Finding("sidecars", "note", "not known how many pods have a sidecar")
+        what = "not known how many pods have a sidecar"
+        return Finding("sidecars", "note", what, code=Code.UNKNOWN)
     named = [f"{name} {pods}" for name, pods in found.most.items()]
     named += [""] * (found.namespaces - len(named))
     where = f": {listed(named, most=_NAMED)}" if named else ""

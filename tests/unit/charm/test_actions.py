@@ -262,19 +262,22 @@ def test_a_check_finds_missing_trust_a_bad_option_and_a_service_without_a_unit(
     found = run_check(unit, LIVE)
 
     assert found["works"] == "false"
-    assert 'problem: options: log-level: "loud"' in found["findings"]
-    assert "problem: units: the Service lacks a ready endpoint" in found["findings"]
+    assert 'problem: options: IA0327: log-level: "loud"' in found["findings"]
+    assert "problem: units: IA0318: the Service lacks a ready endpoint" in found["findings"]
 
     unit.api.denied.add("list namespaces")
     found = run_check(unit, LIVE)
-    assert "problem: trust: Namespace: Kubernetes API server: " in found["findings"]
+    assert "problem: trust: IA0304: Namespace: Kubernetes API server: " in found["findings"]
     assert "run `juju trust istio-aux --scope=cluster`" in found["findings"]
-    assert "problem: units: the Service lacks a ready endpoint" in found["findings"]
+    assert "problem: units: IA0318: the Service lacks a ready endpoint" in found["findings"]
 
     unit.api.denied, unit.api.broken = set(), {"list namespaces", "list endpointslices"}
     found = run_check(unit, LIVE)
-    assert "unknown: trust: Namespace: Kubernetes API server: etcd is slow" in found["findings"]
-    assert "unknown: units: EndpointSlices of Service istio-aux: " in found["findings"]
+    assert (
+        "unknown: trust: IA0301: Namespace: Kubernetes API server: etcd is slow"
+        in found["findings"]
+    )
+    assert "unknown: units: IA0301: EndpointSlices of Service istio-aux: " in found["findings"]
 
 
 def test_a_check_lists_no_jobs_and_leaves_time_where_the_api_server_hangs(unit: Unit) -> None:
@@ -299,7 +302,7 @@ def test_a_workload_that_checks_nothing_is_unknown(unit: Unit, answer: dict[str,
     found = run_check(unit, **answer)
 
     assert found["works"] == "false"
-    assert "unknown: workload: it checked nothing" in found["findings"]
+    assert "unknown: workload: IA0301: it checked nothing" in found["findings"]
 
 
 def test_a_check_answers_while_pebble_does_not(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,14 +313,14 @@ def test_a_check_answers_while_pebble_does_not(unit: Unit, monkeypatch: pytest.M
     unit.run(unit.on.action("run-check"))
 
     said = results(unit)["findings"]
-    assert "unknown: workload: it checked nothing: container istio-aux: no socket" in said
+    assert "unknown: workload: IA0301: it checked nothing: container istio-aux: no socket" in said
 
 
 def test_a_check_finds_a_workload_that_does_not_answer(unit: Unit) -> None:
     unit.process.running = False
 
     said = run_check(unit, LIVE)["findings"]
-    assert "problem: workload: does not answer: " in said
+    assert "problem: workload: IA0318: does not answer: " in said
 
 
 PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}

@@ -172,7 +172,7 @@ def test_the_check_lists_the_namespaces_whose_pods_have_a_sidecar(unit: Unit) ->
     assert said.endswith(", team-99 801 and 600 more")
 
     unit.process.more = {"sidecars": None}
-    assert "note: sidecars: not known how many pods have a sidecar" in lines(unit)
+    assert "note: sidecars: IA0301: not known how many pods have a sidecar" in lines(unit)
 
 
 def lines(unit: Unit) -> list[str]:
@@ -185,7 +185,7 @@ def test_two_control_planes_are_noted_and_keep_nothing_from_working(unit: Unit) 
     found = run_check(unit, LIVE)
 
     assert found["works"] == "true"
-    assert "note: relations: istio-pilot: root namespace kubeflow, istio-meta" in found["findings"]
+    assert "note: relations: IA0328: istio-pilot: root namespace kubeflow, " in found["findings"]
 
 
 def with_revision(name: str, **labels: str) -> dict[str, Any]:

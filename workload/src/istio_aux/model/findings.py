@@ -86,6 +86,8 @@ class Code(StrEnum):
     REVIEWS_FAIL = "IA0324", "the webhook answers reviews with an error"
     REVIEWS_SLOW = "IA0325", "reviews take long"
     OVERLAP = "IA0326", "several installations select a namespace"
+    BAD_OPTION = "IA0327", "an option of the charm has a value that cannot be used"
+    TWO_PLANES = "IA0328", "the charm is related to two control planes"
 
     INJECTOR_FAILS = "IA0401", "an injector is not live"
     NO_INJECTOR = "IA0402", "there is no injector"
