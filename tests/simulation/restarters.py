@@ -101,8 +101,7 @@ def acts(world: World, number: int) -> Iterator[Step]:
         return
     who = f"unit {number}"
     if task.stage in {"compare", "compare again"}:
-        why = _differs(world, unit, task)
-        if why:
+        if why := _differs(world, unit):
             yield Step(f"{who} lists: {why}", refused(world, number, why), fair=True)
         elif task.stage == "compare":
             after = world.unit(number, announced=True, task=task._replace(stage="save"))
@@ -115,8 +114,7 @@ def acts(world: World, number: int) -> Iterator[Step]:
     elif task.stage == "save":
         following = world.unit(number, task=task._replace(stage="compare again"))
         if world.leader != number:
-            why = "it does not lead"
-            yield Step(f"{who} cannot save", refused(world, number, why), fair=True)
+            yield Step(f"{who} cannot save", refused(world, number, "not the leader"), fair=True)
             return
         saved = replace(following, lease=known(unit))
         yield Step(f"{who} saves what it is about to do", saved, fair=True)
@@ -129,7 +127,7 @@ def acts(world: World, number: int) -> Iterator[Step]:
         yield from evicts(world, number, task)
 
 
-def _differs(world: World, unit: Unit, task: Task) -> str:
+def _differs(world: World, unit: Unit) -> str:
     """`PodOwner.unlisted`: why the pods are others than the watch has shown; empty if they are not.
 
     What is not listed any more is gone, which the task finds out by a read.
