@@ -84,10 +84,12 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     what: str
     do: str = ""
     code: str = ""  # One of `Code`; the image may be of another revision.
+    run: str = ""
 
     def __str__(self) -> str:
         what = f"{self.code}: {self.what}" if self.code else self.what
-        return f"{self.result}: {self.check}: {what}" + (self.do and f"; to do: {self.do}")
+        do = ": ".join(filter(None, (self.do, self.run)))
+        return f"{self.result}: {self.check}: {what}" + (do and f"; to do: {do}")
 
 
 def _action(

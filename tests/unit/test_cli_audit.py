@@ -64,7 +64,7 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
         ("training", "lost", "lost", "ignore"),
         ("training", "stuck", "stuck", "ignore"),
     ]
-    assert {item.left_out for item in found.findings} == {NOT_INSTALLED}
+    assert {item.left_out for item in found.findings} == {NOT_INSTALLED.why}
     gpus = [item.requests and item.requests.gpus for item in found.findings]
     assert gpus == [8, 8, None, 8], "those of a pod that was lost are in use"
     assert found.pods == 6
@@ -140,6 +140,9 @@ def held(gpus: int, **fields: Any) -> Finding:
     return finding(fields.pop("state", "stuck"), **{"requests": requests, **fields})
 
 
+RESTART = "istio-aux restart-unmeshed -n training --yes"
+
+
 def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> None:
     """What holds most comes first; the figures are those of all pods that are kept."""
     found = [
@@ -148,7 +151,7 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
         held(8, owner="TFJob/large", since=NOON - timedelta(days=1)),
         held(1, state="blocked", by=("vault",), fix="sidecars: vault=ignore", owner="Job/kept"),
         finding("lost", name="lost"),
-        finding("unmeshed", owner="StatefulSet/web"),
+        finding("unmeshed", owner="StatefulSet/web", restart=RESTART),
     ]
     shown = page(Audit(found, 40), NOON)
     text = " ".join(re.sub("<style>.*</style>|<[^>]*>", " ", shown, flags=re.DOTALL).split())
@@ -166,7 +169,7 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
         "Nothing: istio-aux is about to end its proxy.",
         "istio-aux quit -n training job/small --yes",
         "sidecars: vault=ignore",
-        "istio-aux restart-unmeshed -n training --yes",
+        RESTART,
         "Not looked after: not selected",
     ):
         assert what in text
@@ -239,7 +242,7 @@ def test_json_is_one_object_a_line() -> None:
         "owner": "", "created": None,
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
         "reason": "every payload is finished", "configuration": "", "requests": None,
-        "fix": "", "left_out": "",
+        "fix": "", "left_out": "", "free": "", "restart": "", "change": "",
     }  # fmt: skip
     assert second["by"] == ["a"]
 
@@ -301,13 +304,35 @@ async def test_audit_says_which_pods_no_installation_looks_after_and_how_to_free
 ) -> None:
     async with ApiServer() as api:
         await fill(api)
-        shown = await ask(api, "audit")
+        shown = await ask(api, "audit", columns=None)
     _, held, left_out, _, _ = shown.out.split("\n\n")
     assert held.startswith("2 pods are kept by istio-proxy since ")
     assert left_out.startswith(
         "no installation looks after 4 of these pods (24 GPUs): istio-aux is"
     )
-    assert left_out.splitlines()[-1].startswith("free the 2 stuck ones: `istio-aux quit -")
+    assert left_out.splitlines()[-2:] == ["free the 2 stuck ones:", "  istio-aux quit -A --yes"]
+
+
+@pytest.mark.parametrize(
+    ("code", "held"), [(200, "; 16 GPUs are held by 2 finished pods"), (403, "")]
+)
+async def test_a_pod_without_a_node_says_why_who_holds_the_gpus_and_holds_none(
+    ask: Ask, code: int, held: str
+) -> None:
+    why = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    async with ApiServer() as api:
+        await fill(api)
+        body = api.get("pods", "training", "working")
+        assert body
+        conditions = [{**condition, "message": why}]
+        api.put("pods", {**body, "status": {"phase": "Pending", "conditions": conditions}})
+        if code == 403:
+            api.refuse("GET /api/v1/pods", 403, "Forbidden", "no")
+        [shown] = objects(await ask(api, "explain", "training/working", "-o", "json"))
+        [kept] = objects(await ask(api, "quit", "training/working", "-o", "json"))
+    assert shown["reason"] == f"Unschedulable: {why}{held}"
+    assert (kept["reason"], kept["requests"]) == (f"Unschedulable: {why}", {})
 
 
 async def test_audit_looks_at_chosen_pods(ask: Ask) -> None:
@@ -434,6 +459,6 @@ async def test_pods_outside_an_ambient_mesh_are_found_and_explained(ask: Ask) ->
     assert all(line["reason"].startswith("outside the mesh: ") for line in lines)
     assert {line["code"] for line in lines} == {"IA0106"}
     out, well = (line for line in explained.out.splitlines() if "shop/" in line)
-    assert "IGNORE (unmeshed)" in out
+    assert "UNMESHED" in out
     assert "outside the mesh: it has no annotation ambient.istio.io/redirection" in out
     assert "the pod has no container istio-proxy" in well

@@ -70,7 +70,7 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     shown = {
         "namespace": "training", "name": "job-x7k2p", "uid": "u-1", "action": "quit",
         "state": "stuck", "code": "IA0101", "codes": ["IA0101"],
-        "reason": "every payload container is finished",
+        "reason": "the program finished (exit 0); istio-proxy still runs",
         "containers": {
             "main": {"role": "payload", "finished": True, "why": why},
             "istio-proxy": {"role": "sidecar", "finished": False, "why": "running"},
@@ -350,7 +350,7 @@ def test_a_command_for_files_starts_fast(command: str) -> None:
 
 # What a terminal shows that a pipe does not, on real pseudo-terminals.
 
-GREEN, FAINT = "\x1b[32m", "\x1b[2m"
+GREEN, RED, FAINT = "\x1b[32m", "\x1b[31m", "\x1b[2m"
 
 
 @pytest.fixture
@@ -375,7 +375,8 @@ def test_explain_tells_a_person_in_a_terminal(
     assert (
         shown.out
         == """\
-training/job-x7k2p  QUIT (stuck)  every payload container is finished
+training/job-x7k2p  STUCK  the program finished (exit 0); istio-proxy still runs
+  istio-aux: quit
   IA0101  the proxy runs on after its payload:
           https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0101.md
   CONTAINER    ROLE     FINISHED  WHY
@@ -396,7 +397,7 @@ def test_explain_does_as_it_is_asked_and_a_terminal_shows_colours(run: Run, pods
     assert (json_in_a_terminal[0], text_in_a_pipe[0]) == ("{", "t")
     assert "\x1b" not in json_in_a_terminal + text_in_a_pipe
     shown = run("explain", "-f", pods).out
-    assert f"{GREEN}QUIT (stuck)\x1b[0m" in shown
+    assert f"{RED}STUCK\x1b[0m" in shown
     assert f"{FAINT}IGNORE\x1b[0m" in shown
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,7 @@ from unit.test_cli_unmeshed import Istio
 
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
 OVER = job({"main": exited(0), "istio-proxy": RUNNING})
-LEFT_OUT = "no installation looks after this pod: "
-FREE = "`istio-aux quit -n team {}`"
+FREE = "istio-aux quit -n team {} --yes"
 AS_SELECTED = "pods are judged as if their namespace were selected"
 DONE = "every payload container is finished"
 
@@ -40,39 +41,43 @@ def found(*told: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("selectors", "labels", "remedy"),
+    ("selectors", "labels", "change"),
     [
-        ("a=b", {}, "`kubectl label namespace training a=b` (by an admin)"),
-        ("a=b", {"a": "c"}, "`kubectl label --overwrite namespace training a=b` (by an admin)"),
-        ("a=", {"a": "c"}, "`kubectl label --overwrite namespace training a=` (by an admin)"),
-        ("a", {}, "`kubectl label namespace training a=true` (by an admin)"),
-        ("!a", {"a": ""}, "`kubectl label namespace training a-` (by an admin)"),
-        ("a=b,c=d; e=f", {}, "`kubectl label namespace training e=f` (by an admin)"),
-        ("a=b,c=d; e=f", {"a": "b"}, "`kubectl label namespace training c=d` (by an admin)"),
+        ("a=b", {}, "kubectl label namespace training a=b"),
+        ("a=b", {"a": "c"}, "kubectl label --overwrite namespace training a=b"),
+        ("a=", {"a": "c"}, "kubectl label --overwrite namespace training a="),
+        ("a", {}, "kubectl label namespace training a=true"),
+        ("!a", {"a": ""}, "kubectl label namespace training a-"),
+        ("a=b,c=d; e=f", {}, "kubectl label namespace training e=f"),
+        ("a=b,c=d; e=f", {"a": "b"}, "kubectl label namespace training c=d"),
         ("kubernetes.io/metadata.name=x", {"kubernetes.io/metadata.name": "training"},
-         "set `namespace-selectors` (by an admin)"),
-        ("a,!a", {}, "set `namespace-selectors` (by an admin)"),
+         ""),
+        ("a,!a", {}, ""),
         ("", {"kubernetes.io/metadata.name": "kube-system"},
-         "set `namespace-selectors` (by an admin)"),
+         ""),
     ],
 )  # fmt: skip
 def test_the_label_is_named_that_has_a_namespace_selected(
-    selectors: str, labels: dict[str, str], remedy: str
+    selectors: str, labels: dict[str, str], change: str
 ) -> None:
     judged = found({"namespace-selectors": selectors}).judge(OVER, labels, None)
-    why = f"namespace training is not selected: {remedy}"
-    assert (judged.action, judged.reason) == ("ignore", f"{LEFT_OUT}{why}; {DONE}")
-    assert judged.left_out == why
+    does = "labels the namespace" if change else "changes namespace-selectors"
+    assert (judged.action, judged.reason) == ("ignore", DONE)
+    assert judged.left_out == f"namespace training is not selected: an admin {does}"
+    assert judged.change == change
 
 
 def test_all_reasons_to_leave_a_pod_alone_have_what_changes_them() -> None:
     told = {"namespace-selectors": "a=b", "pod-selector": "c=d", "quit": "disabled"}
     judged = found(told).judge(OVER, {}, None)
     assert judged.left_out == (
-        "namespace training is not selected: `kubectl label namespace training a=b`"
-        " (by an admin) and `kubectl label pod job-x7k2p -n training c=d` (by the pod's author)"
-        " and set `quit` to `enabled` (by an admin)"
+        "namespace training is not selected: an admin labels the namespace"
+        " and its author labels the pod and an admin sets quit: enabled"
     )
+    assert judged.change.splitlines() == [
+        "kubectl label namespace training a=b",
+        "kubectl label pod job-x7k2p -n training c=d",
+    ]
 
 
 def test_of_several_installations_the_one_that_looks_after_a_pod_judges_it() -> None:
@@ -105,10 +110,8 @@ def test_an_annotation_that_cannot_be_read_is_one_line_and_unknown(
     judged = found(text).judge(OVER, {"io.datastrophic/istio-aux": "enabled"}, None)
     assert judged.action == "unknown"
     why = f"configuration istio-aux-0: annotation {SETTINGS}: {complaint}"
-    assert judged.reason.startswith(
-        f"not known whether an installation looks after this pod: {why}"
-    )
-    assert "\n" not in judged.reason
+    assert judged.left_out.startswith(why)
+    assert "\n" not in judged.left_out
 
 
 def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() -> None:
@@ -120,10 +123,13 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
 LATER = "2100-01-01T00:00:00Z"
 
 
-async def explained(ask: Ask, api: Istio, *more: str) -> Shown:
+ONCE = ("-o", "json")
+
+
+async def explained(ask: Ask, api: Istio, *more: str, how: Sequence[str] = ONCE) -> Shown:
     api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
     await put_pod(api, "job", {"main": exited(0), "istio-proxy": RUNNING}, namespace="team")
-    return await ask(api, "explain", "team/job", "-o", "json", *more)
+    return await ask(api, "explain", "team/job", *how, *more)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +174,12 @@ async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
         unselected = await explained(ask, api)
         by_file = await explained(ask, api, "--config", str(config))
     (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
-    assert alone["reason"].startswith(f"{LEFT_OUT}istio-aux is not installed in this cluster: ")
+    assert alone["left_out"] == "istio-aux is not installed in this cluster"
     assert "installation" not in alone
     frees = FREE.format(alone["name"])
     assert [each.get("free") for each in (alone, left, ours)] == [frees, frees, None]
-    label = "`kubectl label namespace team io.datastrophic/istio-aux=enabled`"
-    assert f"{LEFT_OUT}namespace team is not selected: {label}" in left["reason"]
+    assert left["left_out"] == "namespace team is not selected: an admin labels the namespace"
+    assert left["change"] == "kubectl label namespace team io.datastrophic/istio-aux=enabled"
     assert left["installation"] == "kubeflow/istio-aux"
     assert (ours["action"], ours["installation"]) == ("quit", "shop/ours")
 
@@ -187,14 +193,16 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
         api.refuse(CONFIGURATIONS, 403, "Forbidden", "not you")
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
         shown = await explained(ask, api)
+        text = await explained(ask, api, how=())
     [pod] = objects(shown)
     assert (shown.status, pod["action"], pod["free"]) == (0, "unknown", FREE.format(pod["name"]))
-    assert pod["reason"].startswith(
-        "not known whether an installation looks after this pod: the webhook "
-    )
-    assert shown.err.splitlines() == [
-        "judged by the default settings: this account may not list mutatingwebhookconfigurations",
-    ]
+    assert pod["left_out"] == "this account may not list mutatingwebhookconfigurations"
+    assert (shown.err, text.err) == ("", "")
+    lines = [re.sub("\x1b.*?m", "", line) for line in text.out.splitlines()]
+    assert lines[0].startswith("team/job  STUCK  the program finished ")
+    assert lines[0].endswith(" d ago (exit 0); istio-proxy still runs")
+    assert lines[1:3] == ["  free it:", f"    {FREE.format('job')}"]
+    assert lines[3].startswith("  istio-aux: unknown: not known whether an installation looks ")
 
 
 async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected(ask: Ask) -> None:

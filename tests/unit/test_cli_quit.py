@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +24,7 @@ class Cluster:
     """A cluster in which every proxy exits when it is told to, but those of ``deaf`` pods."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.api, self.deaf = ApiServer(), set[str]()
         self._pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.api.on_exec = self._told
@@ -37,7 +38,7 @@ class Cluster:
 
     async def quits(self, *argv: str) -> Shown:
         """Run the command in a process, as its watches end with the process."""
-        given = (*PROGRAM, "quit", *argv, "--kubeconfig", str(self.api.kubeconfig(self._folder)))
+        given = (*PROGRAM, "quit", *argv, "--kubeconfig", str(self.api.kubeconfig(self.folder)))
         process = await asyncio.create_subprocess_exec(*given, stdout=PIPE, stderr=PIPE)
         out, err = await process.communicate()
         return Shown(process.returncode or 0, out.decode(), err.decode())
@@ -107,6 +108,20 @@ async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
             "nothing is changed yet: add --yes",
         ]
         assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
+
+
+async def test_what_is_not_known_is_said_after_what_is(cluster: Cluster) -> None:
+    async with cluster:
+        await cluster.pod("hangs")
+        cluster.api.refuse("webhookconfigurations", 403, "Forbidden", "no")
+        command = f"{shlex.join(map(str, PROGRAM))} quit -n training 2>&1 --kubeconfig "
+        process = await asyncio.create_subprocess_shell(
+            command + str(cluster.api.kubeconfig(cluster.folder)), stdout=PIPE
+        )
+        out, _ = await process.communicate()
+    first, *_, last = out.decode().splitlines()
+    assert first.startswith("NAMESPACE ")
+    assert last.startswith("judged by the default settings: ")
 
 
 async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_back(

@@ -39,7 +39,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
 ISTIO = {DEFAULT: recorded(DEFAULT)}
 OURS = "istio-aux-kubeflow-istio-aux"
-INJECT_IT = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
+INJECT_IT = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
 SEE_ISTIOD = "see which istiod the label names, and its injection policy"
 YES = Expectation(expected=True, reason="a webhook selects it")
 NO = Expectation(expected=False, reason="no webhook selects it")
@@ -240,11 +240,11 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
 
 
 def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_command() -> None:
-    why = "namespace team is not selected: `kubectl label namespace team a=b`"
-    (note,) = preflight.unselected({"team": (why, 3)})
-    assert (*coded([note]), note.do) == ("note IA0316", "`kubectl label namespace team a=b`")
+    out = "namespace team is not selected: an admin labels it", "kubectl label namespace team a=b"
+    (note,) = preflight.unselected({"team": (out, 3)})
+    assert (*coded([note]), note.do, note.run) == ("note IA0316", "an admin labels it", out[1])
     assert note.what.startswith("team is injected and not selected, and has 3 Job-like pods")
-    many = {f"team-{number}": (why, 1) for number in range(9)}
+    many = {f"team-{number}": (out, 1) for number in range(9)}
     *_, last = preflight.unselected(many)
     assert last.what == "and 4 more such namespaces"
 

@@ -4,9 +4,9 @@
 `versions` and `once` for a live cluster, in which `workloads` finds the pods that are named. They
 judge by the settings of its `installation`. `preflight` judges what `check` reads, and
 `moving` what stands in the way to native sidecars or an ambient mesh. `report` makes text of all
-answers, for a `terminal` with columns and colours, and `page` HTML; `output` shows them as `-o`
-asks for, by `jsonpath`, and those of several clusters as one. Only what is for a cluster imports
-the Kubernetes client, and only on demand: `explain` of a file starts fast.
+answers, with `sentences` for people, for a `terminal` with columns and colours, and `page` HTML;
+`output` shows them as `-o` asks for, by `jsonpath`, and those of several clusters as one. Only what
+is for a cluster imports the Kubernetes client, and only on demand: `explain` of a file starts fast.
 """
 
 from istio_aux.cli.commands import main

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from istio_aux import rights
 from istio_aux.cli import cluster, preflight, report, workloads
-from istio_aux.cli.installation import Installation, Installations
+from istio_aux.cli.installation import Installation, Installations, LeftOut
 from istio_aux.cli.moving import NetworkPolicy, Survey, To
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
@@ -172,21 +172,21 @@ async def _pods(
     And which of them, and of the pods to come, lose the network when they are ended by force.
     """
     now, seen, cut_pods = system_clock(), 0, Counter[str]()
-    changes, left_out = dict[str, list[str]](), dict[str, tuple[str, int]]()
+    changes, left_out = dict[str, list[str]](), dict[str, tuple[LeftOut, int]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
-        ours, why = found.of(pod, labels)
+        ours, out = found.of(pod, labels)
         wanted = mesh.expected(Wish.of(pod, labels))
         settings, how = ours.settings, ours.settings.start(mesh.native.capability)
-        seen += not why
-        if not why and pod.has_proxy and cut_off(pod):
+        seen += not out.why
+        if not out.why and pod.has_proxy and cut_off(pod):
             cut_pods[f"{about.namespace}/{controller(about) or about.name}"] += 1
-        if why:
+        if out.why:
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-                _, number = left_out.get(about.namespace, (why, 0))
-                left_out[about.namespace] = why, number + 1
+                _, number = left_out.get(about.namespace, (out, 0))
+                left_out[about.namespace] = out, number + 1
         elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
             changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     native = mesh.native.capability is Capability.NATIVE
@@ -213,8 +213,8 @@ async def _cut_off(
         if isinstance(each, str) or (where := each.pod.metadata.namespace) not in namespaces:
             continue
         labels = namespaces[where]
-        ours, why = found.of(each.pod, labels)
-        if why or not mesh.expected(Wish.of(each.pod, labels)).expected:
+        ours, out = found.of(each.pod, labels)
+        if out.why or not mesh.expected(Wish.of(each.pod, labels)).expected:
             continue
         how = replace(ours.settings.start(mesh.native.capability), counted=each.counted)
         made = after_injection(each.pod, plan(each.pod, how))
@@ -231,8 +231,8 @@ async def _moving(
     survey, unread = Survey(to, mesh, around.namespaces), list[str]()
 
     def kept(pod: Pod) -> bool:
-        _, why = found.of(pod, around.namespaces.get(pod.metadata.namespace, {}))
-        return not why
+        _, out = found.of(pod, around.namespaces.get(pod.metadata.namespace, {}))
+        return not out.why
 
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable):

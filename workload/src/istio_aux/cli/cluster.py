@@ -19,7 +19,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Unreadable, decoded
-from istio_aux.model import kept
+from istio_aux.model import kept, resources
 from istio_aux.model.ending import COUNTED
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
@@ -28,8 +28,11 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import Configuration, Namespace
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Quit, decide_once
 from istio_aux.repair.ambient import ask
 from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import ReportUnmeshed
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
@@ -77,12 +80,12 @@ def run(
 async def explain(client: Client, request: ClusterRequest, show: Callable[..., None]) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, its `Judgement`, ``notes`` about how it starts, and how it is
-    ``outside`` an ambient mesh.
-    What has no pods, and what cannot be read, is one line on stderr.
+    ``show`` gets each pod, its `Judgement`, and the facts of `report.explain`. What has no pods,
+    and what cannot be read, is one line on stderr.
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
-    found = told(await find(client, request.config), request.ignore)
+    gaps = list[str]()
+    found, mesh, held, now = await find(client, request.config), None, None, system_clock()
     unsure = found.problems and Code.SETTINGS not in request.ignore
     status, each = FAILED if unsure else 0, None
     async for each in workloads.find(client, request):
@@ -91,20 +94,44 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             status = FAILED
             continue
         if (where := each.metadata.namespace) not in known:
-            labels, gaps = await _namespaces(client, where)
-            unlabelled(found, gaps)
+            labels, unlabelled = await _namespaces(client, where)
+            gaps += unlabelled
             known[where] = labels.get(where)
             jobs |= await counting(client, where)
         kubelet = await kubelet_of(client, each, kubelets)
-        judged = found.judge(each, known[where], system_clock(), request.sidecars, kubelet=kubelet)
+        judged = found.judge(each, known[where], now, request.sidecars, kubelet=kubelet)
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
         counted = native and owner and owner.uid in jobs
         notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counted else []
-        show(each, judged, notes=notes, outside=report.left_out(each, known[where], judged))
+        meshed = None
+        if not each.names_proxy:
+            mesh = mesh or (await survey(client))[0]
+            meshed, _ = report.outside(each, known[where], judged, mesh.expected)
+            if isinstance(meshed, ReportUnmeshed) and meshed.doubted:
+                listens = await ask(client, each.metadata.key)
+                meshed, _ = report.outside(each, known[where], judged, mesh.expected, listens)
+        waits = each.unschedulable and resources.requests(each)
+        if waits and waits.gpus and held is None:
+            held = await _held(client, found.first)
+        facts = {"notes": notes, "meshed": meshed, "held": held if waits and waits.gpus else ""}
+        show(each, judged, **facts, now=now.date)
+    tell(unknowns(found, gaps, request.ignore, said=[found.gap]))
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")
     return status
+
+
+async def _held(client: Client, ours: Installation) -> str:
+    """What finished pods hold of the GPUs; empty if they hold none, or may not be listed."""
+    held, pods, now = 0, 0, system_clock()
+    with suppress(KubeError):
+        async for pod in workloads.list_pods(client, "", actions.JOBS):
+            if isinstance(pod, Pod) and pod.status.phase == "Running":
+                facts = PodFacts(pod, ours.policy(None))
+                if isinstance(decide_once(facts, now), Quit) and facts.requests:
+                    held, pods = held + facts.requests.gpus, pods + bool(facts.requests.gpus)
+    return f"; {held} GPUs are held by {pods} finished pods" if pods else ""
 
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
@@ -134,19 +161,28 @@ async def find(client: Client, config: Installation | None) -> Installations:
     return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
 
 
-def told(found: Installations, ignore: Collection[str] = ()) -> Installations:
-    """Say on stderr which settings are not known; return what is known."""
-    if found.gap:
-        report.complain(f"judged by the default settings: {found.gap}")
-    for problem in found.problems if Code.SETTINGS not in ignore else ():
-        report.complain(str(Remark(Code.SETTINGS, problem)))
-    return found
+def unknowns(
+    found: Installations,
+    gaps: Iterable[str] = (),
+    ignore: Collection[str] = (),
+    *,
+    said: Iterable[str] = (),
+) -> list[str]:
+    """Which settings are not known, a line each, but for what an answer has ``said`` of pods.
+
+    ``gaps`` are why labels of namespaces are not known, which would say who looks after their pods.
+    """
+    lines = [] if found.gap in {"", *said} else [f"judged by the default settings: {found.gap}"]
+    problems = found.problems if Code.SETTINGS not in ignore else ()
+    lines += (str(Remark(Code.SETTINGS, problem)) for problem in problems)
+    selected = "pods are judged as if their namespace were selected"
+    return lines + [f"{selected}: {gap}" for gap in dict.fromkeys(gaps) if not found.gap]
 
 
-def unlabelled(found: Installations, gaps: Iterable[str]) -> None:
-    """Say on stderr why labels of namespaces are not known, if those would say who looks after."""
-    for gap in () if found.gap else gaps:
-        report.complain(f"pods are judged as if their namespace were selected: {gap}")
+def tell(lines: Iterable[str]) -> None:
+    """Say on stderr what is not known: after an answer, which says what is."""
+    for line in lines:
+        report.complain(line)
 
 
 async def audit(client: Client, request: ClusterRequest) -> int:
@@ -165,6 +201,7 @@ async def audit(client: Client, request: ClusterRequest) -> int:
         except OSError as error:
             report.complain(f"{request.report}: {error.strerror or error}")
             return FAILED
+    tell(pods.notes)
     unsure = pods.installations.problems and Code.SETTINGS not in request.ignore
     return FAILED if pods.unknown or unsure else 0
 
@@ -172,8 +209,8 @@ async def audit(client: Client, request: ClusterRequest) -> int:
 async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
-    What is not known is said on stderr. A refusal of what only unmeshed pods need is part of that,
-    and no `KubeError`.
+    What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of
+    that, and no `KubeError`.
     """
     findings, now, owners, pods = list[report.Finding](), system_clock(), set[str](), 0
     unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
@@ -209,24 +246,21 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         if uid not in owners and (not selects or each.namespace in labels)
         and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]  # fmt: skip
-    told(found, request.ignore)
-    unlabelled(found, gaps)
     named = [listed(unreadable, "; ", most=UNREADABLE_SHOWN)] if unreadable else []
     number = unknown.total() + len(unreadable)
     if number:
         why = "; ".join([*named, *unknown, *((*gaps, *unread) if unknown else ())])
         why = f"pods that may lack their sidecar: {number}: {why}"
         remarks.append(Remark(Code.MESH_UNKNOWN, why))
-    ignore = request.ignore
-    for remark in remarks:
-        if remark.code not in ignore:
-            report.complain(str(remark))
+    ignore, said = request.ignore, (each.left_out for each in findings)
+    notes = unknowns(found, gaps, ignore, said=said)
     shown = (finding for finding in findings if finding.code not in ignore)
     return report.Audit(
         sorted(shown, key=lambda finding: (finding.namespace, finding.name)), pods,
         len(labels) if selects else None, 0 if Code.MESH_UNKNOWN in ignore else number,
         installations=found, among=request.among(pods),
         ignored=[each.code for each in (*findings, *remarks) if each.code in ignore],
+        notes=(*notes, *(str(each) for each in remarks if each.code not in ignore)),
     )  # fmt: skip
 
 

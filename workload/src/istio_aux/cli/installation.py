@@ -6,6 +6,7 @@ judges by them as `serve` does, by the rules that `serve` uses. Pure: `cluster` 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -32,6 +33,13 @@ _published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTI
 Labels = Mapping[str, str]
 
 
+class LeftOut(NamedTuple):
+    """Why nothing is done about a pod, empty if it is, and what changes that: a command a line."""
+
+    why: str = ""
+    change: str = ""
+
+
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """An installation of istio-aux. ``source`` names the object or file with its settings."""
 
@@ -49,7 +57,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         policy = self.settings.quit_policy
         return policy if sidecars is None else msgspec.structs.replace(policy, sidecars=sidecars)
 
-    def left_out(self, pod: Pod, labels: Labels | None) -> str | None:
+    def left_out(self, pod: Pod, labels: Labels | None) -> LeftOut:
         """Why it does nothing about a pod, whatever its containers do, and what changes that.
 
         A namespace whose labels are None counts as selected.
@@ -62,25 +70,39 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
         chosen = options.pods.matches(pod.labels)
         why = scope.left_out(namespace, application_of(pod.metadata), chosen=chosen)
-        return f"{why}: {' and '.join(self._remedies(pod, labels, chosen))}" if why else None
+        if not why:
+            return LeftOut()
+        remedies = [*self._remedies(pod, labels, chosen)]
+        commands = filter(None, (command for _, command in remedies))
+        return LeftOut(f"{why}: {' and '.join(who for who, _ in remedies)}", "\n".join(commands))
 
-    def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[str]:
+    def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[tuple[str, str]]:
+        """Who does what, and the command for it, if there is one."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
         options = self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
-            missing = options.namespaces.missing(labels)
-            yield _command(f"namespace {namespace}", labels, missing, "namespace-selectors")
+            command = _label(labels, options.namespaces.missing(labels), "namespace", namespace)
+            admin = (
+                "an admin labels the namespace"
+                if command
+                else "an admin changes namespace-selectors"
+            )
+            yield admin, command
         if not chosen:
-            missing = options.pods.missing(pod.labels)
-            yield _command(f"pod {name} -n {namespace}", pod.labels, missing, "pod-selector")
+            of_pod = ("pod", name, "-n", namespace)
+            command = _label(pod.labels, options.pods.missing(pod.labels), *of_pod)
+            yield (
+                "its author labels the pod" if command else "an admin changes pod-selector",
+                command,
+            )
         if self.settings.quit is QuitMode.DISABLED:
-            yield "set `quit` to `enabled` (by an admin)"
+            yield "an admin sets quit: enabled", ""
 
 
 class Judgement(NamedTuple):
     """What is done about a pod now, and why; ``action`` is ``unknown`` if that is not known.
 
-    ``left_out`` says why no installation looks after the pod, if so.
+    ``left_out`` says why no installation looks after the pod, if so, or why that is not known.
     """
 
     installation: Installation
@@ -88,7 +110,8 @@ class Judgement(NamedTuple):
     decision: Action  # By the pod alone.
     action: str
     reason: str
-    left_out: str
+    left_out: str = ""
+    change: str = ""  # See `LeftOut`.
 
 
 class Installations(msgspec.Struct, frozen=True):
@@ -126,14 +149,18 @@ class Installations(msgspec.Struct, frozen=True):
                 shared.setdefault(tuple(it.name for it in theirs), []).append(namespace)
         return shared
 
-    def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, str]:
+    def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, LeftOut]:
         """The installation that looks after a pod; or the first one, and why none does."""
-        reasons = list[str]()
+        reasons, change = list[str](), ""
         for each in self.found:
-            if (why := each.left_out(pod, labels)) is None:
-                return each, ""
+            why, command = each.left_out(pod, labels)
+            if not why:
+                return each, LeftOut()
             reasons.append(f"{each.name}: {why}" if len(self.found) > 1 else why)
-        return self.first, "; ".join(reasons) or (UNREADABLE if self.gap else NOT_INSTALLED)
+            change = change or command
+        if self.gap or not reasons:
+            return self.first, LeftOut(self.gap) if self.gap else NOT_INSTALLED
+        return self.first, LeftOut("; ".join(reasons), change)
 
     def judge(
         self,
@@ -150,22 +177,19 @@ class Installations(msgspec.Struct, frozen=True):
         counts as selected. ``sidecars`` count instead of those of the settings.
         """
         ours, left_out = self.of(pod, labels)
+        why, change = left_out
         facts = PodFacts(pod, ours.policy(sidecars), kubelet)
         decision = decide_once(facts, now)
         action, reason = performed(decision, ours.settings.quit)
-        if not left_out or (action == "ignore" and not decision.blocked_by):
-            return Judgement(ours, facts, decision, action, reason, "")
-        action, why = "ignore", f"no installation looks after this pod: {left_out}"
+        if not why or (action == "ignore" and not decision.blocked_by):
+            return Judgement(ours, facts, decision, action, reason)
         if self.problems or self.gap:
-            action, left_out = "unknown", "; ".join(self.problems) or left_out
-            why = f"not known whether an installation looks after this pod: {left_out}"
-        return Judgement(ours, facts, decision, action, f"{why}; {decision.reason}", left_out)
+            why = "; ".join(self.problems) or why
+            return Judgement(ours, facts, decision, "unknown", decision.reason, why)
+        return Judgement(ours, facts, decision, "ignore", decision.reason, why, change)
 
 
-UNREADABLE = "the webhook configurations cannot be read"
-NOT_INSTALLED = (
-    "istio-aux is not installed in this cluster: `istio-aux check --pre` says what it needs"
-)
+NOT_INSTALLED = LeftOut("istio-aux is not installed in this cluster")
 
 
 def installations(
@@ -193,14 +217,11 @@ def installations(
     return Installations(tuple(found), tuple(problems))
 
 
-def _command(
-    what: str, present: Labels, missing: Mapping[str, str | None] | None, option: str
-) -> str:
-    """The command that gives an object the labels which a selector lacks, and who may run it."""
+def _label(present: Labels, missing: Mapping[str, str | None] | None, *what: str) -> str:
+    """The command that gives an object the labels which a selector lacks, if any can."""
     if missing is None:
-        return f"set `{option}` (by an admin)"
+        return ""
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
     changed = any(value is not None and key in present for key, value in missing.items())
-    over = " --overwrite" if changed else ""
-    who = "an admin" if what.startswith("namespace ") else "the pod's author"
-    return f"`kubectl label{over} {what} {' '.join(words)}` (by {who})"
+    over = ["--overwrite"] if changed else []
+    return shlex.join(["kubectl", "label", *over, *what, *words])

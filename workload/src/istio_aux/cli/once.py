@@ -68,7 +68,7 @@ _END = 2.0  # Seconds that actions in flight have to end, and then Events to be 
 
 async def free(client: Client, request: ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
-    found = cluster.told(await cluster.find(client, request.config))
+    found = await cluster.find(client, request.config)
     # As the installation treats pods, but that no pod is deleted.
     policy = structs.replace(found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT)
     run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
@@ -79,9 +79,10 @@ async def free(client: Client, request: ClusterRequest) -> int:
         else:
             report.complain(each)
             status = cluster.FAILED
-    if request.targets and not run.verdicts:
-        return status
-    return max(status, await run.run())
+    if run.verdicts or not request.targets:
+        status = max(status, await run.run())
+    cluster.tell(cluster.unknowns(found))
+    return status
 
 
 class _FreeRun:
@@ -113,7 +114,11 @@ class _FreeRun:
         facts, named = PodFacts(pod, self._policy, kubelet), bool(self._request.targets)
         decision, phase = decide_once(facts, system_clock()), pod.status.phase
         outcome: QuitResult = "kept"
-        reason, requests, running = decision.reason, resources.requests(pod), phase == "Running"
+        reason, requests, running = (
+            pod.unschedulable or decision.reason,
+            resources.held(pod),
+            phase == "Running",
+        )
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:
             outcome, reason, requests = "ended", f"it had ended before: {phase}", Requests()
@@ -223,7 +228,8 @@ async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     found = await cluster.find(client, request.config)
     if found.gap:
         raise workloads.UnanswerableError(f"{found.gap}: {DELETE_JOB}")
-    ours = cluster.told(found).first
+    cluster.tell(cluster.unknowns(found))
+    ours = found.first
     failed = "" if request.dry_run else await _may_not_restart(client, ours.settings, request)
     if failed := failed or await _restart(client, ours, request, end):
         report.complain(failed)

@@ -11,6 +11,7 @@ from html import escape
 from typing import NamedTuple
 
 from istio_aux.cli.report import Audit, Finding, by_owner
+from istio_aux.cli.sentences import free
 from istio_aux.cli.terminal import age, minute
 from istio_aux.model.answers import HELD
 from istio_aux.model.resources import Requests, total
@@ -48,8 +49,7 @@ class _Row(NamedTuple):
         """What to do, and the command for it."""
         first, where = self.pods[0], f"-n {self.namespace} {self.owner}"
         if self.state == "unmeshed":
-            command = f"istio-aux restart-unmeshed -n {self.namespace} --yes"
-            return "Restart it; a Job is deleted and applied again.", command
+            return first.fix, first.restart
         if self.state == "lost":
             return "Delete it and apply it again: it cannot finish its work.", ""
         if first.fix:
@@ -57,7 +57,7 @@ class _Row(NamedTuple):
         if self.state == "stuck" and not first.by:
             if first.action == "quit":
                 return "Nothing: istio-aux is about to end its proxy.", ""
-            return "End its proxy now:", f"istio-aux quit {where} --yes"
+            return "End its proxy now:", free(self.namespace, self.owner)
         return "Look at its containers:", f"istio-aux explain {where}"
 
 

@@ -50,8 +50,8 @@ class Verdict(StrEnum):
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of `check`; its JSON names are a contract.
 
-    ``do`` says what to do, if anything. What is not ok has the ``code`` of a finding; ``see`` is
-    its page.
+    ``do`` says what to do, if anything, and ``run`` is the command for that, to be pasted. What is
+    not ok has the ``code`` of a finding; ``see`` is its page.
     """
 
     check: str
@@ -60,6 +60,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     do: str = ""
     code: str = ""
     see: str = ""
+    run: str = ""
 
 
 CHECKS = {
@@ -85,12 +86,12 @@ def _ok(check: str, what: str) -> CheckResult:
     return CheckResult(check, Verdict.OK, what)
 
 
-def _note(check: str, code: Code, what: str, do: str = "") -> CheckResult:
-    return CheckResult(check, Verdict.NOTE, what, do, code)
+def _note(check: str, code: Code, what: str, do: str = "", run: str = "") -> CheckResult:
+    return CheckResult(check, Verdict.NOTE, what, do, code, run=run)
 
 
-def _problem(check: str, code: Code, what: str, do: str) -> CheckResult:
-    return CheckResult(check, Verdict.PROBLEM, what, do, code)
+def _problem(check: str, code: Code, what: str, do: str, run: str = "") -> CheckResult:
+    return CheckResult(check, Verdict.PROBLEM, what, do, code, run=run)
 
 
 def unknown(check: str, why: str, do: str = "", code: Code = Code.UNKNOWN) -> CheckResult:
@@ -278,8 +279,9 @@ def namespaces(
         said = f"{name}: {what}, although its label asks for that: {why}"
         yield _note(check, Code.LABEL_VAIN, said, do)
     if others:
-        do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
-        yield _note(check, Code.NOT_INJECTED, f"{what}: {listed(others, most=NAMED)}", do)
+        do = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
+        run = f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled"
+        yield _note(check, Code.NOT_INJECTED, f"{what}: {listed(others, most=NAMED)}", do, run)
 
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
@@ -296,23 +298,23 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
             lacking.setdefault(name, []).append(node)
     for name, where in lacking.items():
         what = f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
-        do = f"look at its pods there: `kubectl get pods -A -l {AGENTS[name]} -o wide`"
         what += "; new pods there do not start, or outside the mesh"
-        yield _problem("ambient", Code.NO_AGENT, what, do)
+        run = f"kubectl get pods -A -l {AGENTS[name]} -o wide"
+        yield _problem("ambient", Code.NO_AGENT, what, "look at its pods there", run)
     if not lacking:
         yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
 
 
-def unselected(namespaces: Mapping[str, tuple[str, int]]) -> Iterator[CheckResult]:
-    """Name the namespaces that are injected, but not selected, with why and how many such pods."""
+def unselected(namespaces: Mapping[str, tuple[tuple[str, str], int]]) -> Iterator[CheckResult]:
+    """Name the injected namespaces that are not selected: why, what changes it, how many pods."""
     check = "namespaces"
-    for name, (why, number) in [*sorted(namespaces.items())][:NAMED]:
+    for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
         what = f"{name} is injected and not selected, and has {number} Job-like pods"
-        yield _note(check, Code.NOT_SELECTED, f"{what}: their proxies do not end", do)
+        yield _note(check, Code.NOT_SELECTED, f"{what}: their proxies do not end", do, change)
     if (more := len(namespaces) - NAMED) > 0:
-        others = f"and {more} more such namespaces"
-        yield _note(check, Code.NOT_SELECTED, others, "see `istio-aux audit`")
+        rest = f"and {more} more such namespaces"
+        yield _note(check, Code.NOT_SELECTED, rest, "see all of them", "istio-aux audit")
 
 
 def change(

@@ -15,10 +15,11 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import structs
 
-from istio_aux.cli import preflight
+from istio_aux.cli import preflight, sentences
 from istio_aux.cli.installation import Installations, Judgement, Labels
 from istio_aux.cli.output import Output, Part, of_cluster
 from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
+from istio_aux.cli.sentences import to_paste
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
@@ -36,8 +37,6 @@ from istio_aux.quit.rules import Action, Ignore, Quit, Wait
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import SETTLED, RepairAction, ReportUnmeshed, as_admitted, decide
 from istio_aux.start.plan import bad_values, effective_start
-
-NOT_INJECTED = Expectation(expected=False, reason="the pod has no sidecar")
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
 
@@ -63,7 +62,11 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     code: Code | None = None  # Of that state.
     codes: tuple[Code, ...] = ()  # Of all findings: also of wishes, and of its end.
     ignored: tuple[Code, ...] = ()
-    free: str = ""  # The command that frees a pod which no installation looks after.
+    verdict: str = ""  # What the pod alone asks for, if the ``action`` is another one.
+    left_out: str = ""  # As in `Finding`; likewise below.
+    free: str = ""
+    restart: str = ""
+    change: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +90,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     containers: dict[str, ContainerVerdict] = {}
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
     requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
-    fix: str = ""  # The setting that ends what blocks the pod, if one is known.
+    fix: str = ""  # The setting that ends what blocks the pod, or how it gets its sidecar.
     left_out: str = ""  # Why no installation looks after the pod, or why that is not known.
+    # Commands, to be pasted: to free a pod which no installation looks after, to restart one that
+    # lacks its sidecar, to have an installation look after it.
+    free: str = ""
+    restart: str = ""
+    change: str = ""
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -101,6 +109,7 @@ class Audit(msgspec.Struct, frozen=True):
     installations: Installations = Installations()  # Whose settings these are.
     among: str = ""  # Where pods were looked for.
     ignored: Sequence[Code] = ()  # Of findings.
+    notes: tuple[str, ...] = ()  # What is not known, a line each.
 
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
@@ -135,25 +144,31 @@ def explain(
     pod: Pod,
     judged: Judgement,
     start: str | None = None,
-    notes: Sequence[Remark] = (),
-    outside: ReportUnmeshed | None = None,
     *,
+    notes: Sequence[Remark] = (),
+    meshed: RepairAction | None = None,
+    held: str = "",
+    now: datetime | None = None,
     ignore: Collection[str] = (),
 ) -> Explanation:
     """Explain one pod, which was judged; ``notes`` add to how it starts.
 
-    ``start`` says how a pod of a template starts, which does not exist yet, and ``outside`` why
-    the pod is `outside` its mesh. Findings with codes to ``ignore`` are left out.
+    ``start`` says how a pod of a template starts, which does not exist yet, ``meshed`` whether the
+    pod is in its mesh, and ``held`` who holds what it waits for. Without ``now`` there are no ages.
+    Findings with codes to ``ignore`` are left out.
     """
-    decision, reason, free = judged.decision, outside.reason if outside else judged.reason, ""
+    decision, about = judged.decision, pod.metadata
+    reason, restart = sentences.cause(judged.facts, decision, judged.reason, now) + held, ""
     waits = isinstance(decision, Wait) and not decision.blocked_by
     if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    if isinstance(decision, Quit) and judged.left_out:
-        free = f"`istio-aux quit -n {pod.metadata.namespace} {pod.metadata.name}`"
+    state, code = _state(pod, decision), decision.code
+    if isinstance(meshed, ReportUnmeshed):
+        state, code = ("unmeshed", meshed.code) if meshed.unmeshed else (state, code)
+        reason, restart = sentences.outside(pod, meshed, reason)
+    left_out, stuck = judged.left_out, isinstance(decision, Quit)
     ends = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
     end = Remark(Code.CUT_OFF, cut_off(pod)) if ends else Remark(Code.PROXY_KILLED, killed(pod))
-    state, code = ("unmeshed", outside.code) if outside else (_state(pod, decision), decision.code)
     notes = [*notes, *bad_values(pod)]
     others = [each.code for each in (*notes, end) if each.text]
     codes = [*dict.fromkeys([code, *others] if state and code else others)]
@@ -162,13 +177,15 @@ def explain(
     wishes = (str(each) for each in notes if each.code not in ignore)
     starts = filter(None, (start or effective_start(pod), *wishes))
     return Explanation(
-        **pod.metadata.key._asdict(), action=judged.action, reason=reason,
+        **about.key._asdict(), action=judged.action, reason=reason,
         containers=judged.facts.table, start="; ".join(starts) or None,
         end=str(end) if end.text and end.code not in ignore else "",
-        installation=judged.installation.name, free=free,
-        state=state, code=code if state else None,
+        installation=judged.installation.name, state=state, code=code if state else None,
         codes=tuple(each for each in codes if each not in ignore),
         ignored=tuple(each for each in codes if each in ignore),
+        verdict="" if decision.action == judged.action else decision.action,
+        left_out=left_out, change=judged.change, restart=restart,
+        free=sentences.free(about.namespace, about.name) if stuck and left_out else "",
     )  # fmt: skip
 
 
@@ -188,15 +205,12 @@ def audit(
     action, expectation = outside(pod, labels, judged, expected, listens)
     match action:
         case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
+            fix, restart = sentences.mesh_again(pod)
             return Finding(
-                **_listed(pod),
-                state="unmeshed",
-                code=code,
-                since=pod.metadata.creation_timestamp,
-                action="report",
-                reason=reason,
-                configuration=expectation.configuration,
-            )
+                **_listed(pod), state="unmeshed", code=code,
+                since=pod.metadata.creation_timestamp, action="report", reason=reason,
+                configuration=expectation.configuration, fix=fix, restart=restart,
+            )  # fmt: skip
         case ReportUnmeshed():
             return action.reason if action.doubted else expectation.reason
         case _:
@@ -205,12 +219,15 @@ def audit(
     if (state := _state(pod, decision)) is None or decision.code is None:
         return None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
+    frees = judged.left_out and state == "stuck" and not by
     return Finding(
         **_listed(pod),
         action=judged.action,
         reason=decision.reason,
         containers=facts.table,
         left_out=judged.left_out,
+        change=judged.change,
+        free=sentences.free(pod.metadata.namespace, pod.metadata.name) if frees else "",
         state=state,
         code=decision.code,
         since=facts.ended(PROXY) if state == "lost" else facts.held_since,
@@ -237,12 +254,6 @@ def outside(
     settled = datetime.now(UTC).timestamp() >= candidate.addressed + SETTLED
     action = decide(new, expectation, policy, live=None, settled=settled, listens=listens)
     return action, expectation
-
-
-def left_out(pod: Pod, labels: Labels | None, judged: Judgement) -> ReportUnmeshed | None:
-    """How an ambient mesh has left the pod out; None if it has not, or that is not known."""
-    action, _ = outside(pod, labels, judged, lambda _: NOT_INJECTED)
-    return action if isinstance(action, ReportUnmeshed) and action.unmeshed else None
 
 
 def _state(pod: Pod, decision: Action) -> State | None:
@@ -277,13 +288,22 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
     for each in explanations:
         lines += [""] if lines else []
         key = "/".join(filter(None, (each.namespace, each.name))) or "(unnamed)"
-        state = f" ({each.state})" if each.state else ""
-        action = Cell(f"{each.action.upper()}{state}", COLOURS[each.action])
-        lines += terminal.table("", [(Cell(key, Style.HEADING), action, each.reason)])
-        for title in ("free", "start", "end", "installation"):
+        word = each.state or each.verdict or each.action
+        what = Cell(word.upper(), COLOURS[word])
+        lines += terminal.table("", [(Cell(key, Style.HEADING), what, each.reason)])
+        for title in ("free", "restart"):
+            if command := getattr(each, title):
+                lines += to_paste(f"{title} it", command, terminal, "  ")
+        whether = "not known whether an" if each.action == "unknown" else "no"
+        why = f": {whether} installation looks after the pod: {each.left_out}"
+        who = why if each.left_out else each.installation and f", by {each.installation}"
+        if who or each.state:
+            text = Cell(f"istio-aux: {each.action}{who}", Style.FAINT)
+            lines += to_paste(text, each.change, terminal, "  ")
+        for title in ("start", "end"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
-        lines += _pages(each.codes, terminal, indent="  ")
+        lines += sentences.pages(each.codes, terminal, indent="  ")
         if each.ignored:
             lines.append(f"  {ignored(each.ignored)}")
         rows = [
@@ -323,8 +343,9 @@ def audit_text(
     return _sections(
         terminal.table("NAMESPACE NAME PODS STATE CODE AGE SINCE REASON", rows) or [nothing],
         _most([each.text for each in audit.holders()], "holders", terminal),
-        _left_out(findings, terminal),
-        _pages((finding.code for finding in findings), terminal),
+        sentences.left_out(findings, terminal),
+        sentences.unmeshed(findings, terminal),
+        sentences.pages((finding.code for finding in findings), terminal),
         ["; ".join(filter(None, (summary, ignored(audit.ignored))))],
     )
 
@@ -353,6 +374,7 @@ def check_text(
         if each.do:
             page = f" ({each.see})" if each.see else ""
             rows.append(("", "", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
+        rows += (("", "", "", Cell(line, Style.COMMAND)) for line in each.run.splitlines())
     summary = "nothing keeps istio-aux from working here"
     if not works(results):
         bad = _counts([each.result for each in results], Verdict.PROBLEM, Verdict.UNKNOWN)
@@ -412,13 +434,6 @@ def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, st
     return groups.items()
 
 
-def _pages(codes: Iterable[Code], terminal: Terminal, indent: str = "") -> list[str]:
-    """What each code says, and where its page is."""
-    found = dict.fromkeys(codes)
-    rows = [(each, f"{each.what}: {each.page}") for each in found]
-    return terminal.table("", rows, indent=indent)
-
-
 def _first(times: Iterable[datetime | None]) -> datetime | None:
     return min(filter(None, times), default=None)
 
@@ -431,26 +446,6 @@ def _counts(words: Sequence[str], *kinds: str, zeros: bool = False) -> str:
 def _sections(*parts: Sequence[str]) -> str:
     """Join the parts that are not empty, with an empty line between."""
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
-
-
-def _left_out(findings: Iterable[Finding], terminal: Terminal) -> list[str]:
-    """Say of how many pods no installation looks after, by the reason."""
-    groups = defaultdict[tuple[str, str], list[Finding]](list)
-    for each in findings:
-        if each.left_out:
-            groups[each.left_out, each.action].append(each)
-    reasons, freed = list[str](), list[Finding]()
-    for (why, action), pods in sorted(groups.items(), key=lambda group: -len(group[1])):
-        whether = "not known whether an" if action == "unknown" else "no"
-        held = str(total(each.requests for each in pods if each.requests))
-        which = f"{len(pods)} of these pods{held and f' ({held})'}"
-        reasons.append(f"{whether} installation looks after {which}: {why}")
-        freed += [each for each in pods if each.state == "stuck" and not each.by]
-    lines = _most(reasons, "reasons", terminal)
-    if spaces := {each.namespace for each in freed}:
-        where = f"-n {min(spaces)}" if len(spaces) == 1 else "-A"
-        lines.append(f"free the {len(freed)} stuck ones: `istio-aux quit {where}`")
-    return lines
 
 
 def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
@@ -491,5 +486,6 @@ def write_json(line: bytes) -> None:
 
 
 def complain(text: str) -> None:
-    """Write one line to stderr."""
+    """Write one line to stderr, after what was printed so far."""
+    sys.stdout.flush()
     sys.stderr.write(f"{of_cluster()}{printable(' '.join(text.split()))}\n")

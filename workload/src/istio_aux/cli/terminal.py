@@ -27,6 +27,7 @@ class Style(StrEnum):
     GOOD = "32"
     ODD = "33"
     LOST = "35"
+    COMMAND = "36"  # To be pasted, so it never wraps.
 
 
 COLOURS = {
@@ -105,7 +106,8 @@ class Terminal(NamedTuple):
         Without a width, and without a text, it is one line.
         """
         plain = printable(text.text)
-        if self.width is None or taken + len(plain) <= self.width or not plain:
+        fits = self.width is None or taken + len(plain) <= self.width
+        if self.width is None or fits or not plain or text.style is Style.COMMAND:
             return [(head + self.paint(text)).rstrip()]
         below = self.width - taken < _NARROWEST
         margin = len(head) - len(head.lstrip()) + _BELOW if below else taken

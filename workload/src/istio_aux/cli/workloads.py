@@ -19,7 +19,7 @@ from istio_aux.cli.output import Output
 from istio_aux.kube import actions
 from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import UNREAD, ApiError, KubeError
+from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
 from istio_aux.kube.objects import Key, Unreadable, decoded
 from istio_aux.model import owners, templates
 from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
@@ -37,12 +37,6 @@ LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a ten
 MOST_KINDS = 32
 """Kinds of owners that are listed at most to find the pods of an object: tenants write
 ownerReferences."""
-
-
-def gap(error: KubeError, right: str) -> str:
-    """Say why something is not known; ``right`` is what reads it."""
-    forbidden = isinstance(error, ApiError) and error.code == 403
-    return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
 
 
 def place(namespace: str) -> str:

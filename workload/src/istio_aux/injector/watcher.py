@@ -21,7 +21,15 @@ from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import UNANSWERED, UNREAD, ApiError, Backoff, InvalidNameError, jittered
+from istio_aux.kube.errors import (
+    UNANSWERED,
+    UNREAD,
+    ApiError,
+    Backoff,
+    InvalidNameError,
+    gap,
+    jittered,
+)
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
@@ -418,7 +426,7 @@ async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
             client, actions.CONFIGURATIONS, Configuration, {}, kept.configuration
         )
     except UNREAD as error:  # One that cannot be read may be Istio's.
-        return ControlPlanes(), (f"{actions.CONFIGURATIONS}: {error}",)
+        return ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)
     hooks, gaps = hooks_of(configurations), list[str]()
     policy_of: dict[ControlPlane, InjectionPolicy] = {}
     for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):

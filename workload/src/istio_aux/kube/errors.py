@@ -84,6 +84,12 @@ UNANSWERED = (KubeError, TimeoutError)
 UNREAD = (ApiError, InvalidNameError, UnreadableError)
 
 
+def gap(error: KubeError, right: str) -> str:
+    """Say why something is not known; ``right`` is what reads it."""
+    forbidden = isinstance(error, ApiError) and error.code == 403
+    return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
+
+
 def retry_after(error: Exception) -> float:
     """Return the seconds that the API server asks us to wait after ``error``, or 0."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0

@@ -17,11 +17,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from istio_aux.model.text import one_line
+
 # Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it.
 PROXY = "istio-proxy"
 # Istio's other containers: the first redirects traffic, the second waits for istio-cni to do so.
 ISTIOS_INIT = ("istio-init", "istio-validation")
 
+LONGEST_WHY = 300  # Characters of what the scheduler says: it may count every node.
 _LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
 _same = lru_cache(maxsize=4096)(str)
 
@@ -227,6 +230,8 @@ class Condition(Struct, frozen=True):
 
     type: str = ""
     status: str = ""
+    reason: str = ""
+    message: str = ""
     last_transition_time: datetime | None = None
 
 
@@ -301,6 +306,14 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
     def names_proxy(self) -> bool:
         """Whether any container, regular or init, has the name of Istio's proxy."""
         return any(c.name == PROXY for c in (*self.containers, *self.init_containers))
+
+    @property
+    def unschedulable(self) -> str:
+        """Why the scheduler has found no node, such as ``Unschedulable: 0/3 nodes …``, or empty."""
+        for each in self.status.conditions or ():
+            if (each.type, each.status) == ("PodScheduled", "False"):
+                return one_line(": ".join(filter(None, (each.reason, each.message))), LONGEST_WHY)
+        return ""
 
     def statuses(self) -> Iterator[ContainerStatus]:
         """Statuses of all containers, regular and init; names are unique within a pod."""

@@ -102,6 +102,12 @@ def requests(pod: Pod) -> Requests | None:
     return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
 
 
+def held(pod: Pod) -> Requests | None:
+    """Return what the pod keeps from others: nothing before it has a node; None: see `requests`."""
+    waits = pod.status.phase == "Pending" and not pod.spec.node_name
+    return Requests() if waits else requests(pod)
+
+
 def raised_by_native_proxy(pod: Pod) -> list[str]:
     """Return the totals, as ``limits.memory``, that a native proxy raises more than a classic one.
 

@@ -195,7 +195,7 @@ class PodFacts:
     def requests(self) -> Requests | None:
         """What the pod holds that does not work, or works no more in part; None: unknown."""
         idle = self.partly_finished or self.initializing
-        return resources.requests(self.pod) if idle else None
+        return resources.held(self.pod) if idle else None
 
 
 def _zoned(at: datetime | None) -> datetime | None:

@@ -1,0 +1,118 @@
+"""What is so with a pod, in a sentence for the person whose pod it is, and the commands that help.
+
+A command is bare, and on a line of its own, so that it can be pasted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from istio_aux.cli.terminal import Cell, Style, Terminal, age
+from istio_aux.model import owners
+from istio_aux.model.answers import MOST
+from istio_aux.model.findings import Code
+from istio_aux.model.pod import Pod
+from istio_aux.model.resources import total
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import FINISHED, Action, Quit
+from istio_aux.repair.rules import ReportUnmeshed
+
+if TYPE_CHECKING:  # `report` has the table above these sentences.
+    from istio_aux.cli.report import Finding
+
+
+def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) -> str:
+    """Why the pod is as it is: the ``reason``, but that a finished program says when and how.
+
+    Without ``now`` it does not say when.
+    """
+    if why := facts.pod.unschedulable:
+        return why
+    if not isinstance(decision, Quit):
+        return reason
+    names, ended = facts.finished_payload, facts.payload_ended
+    programs = "the program" if len(names) == 1 else f"all {len(names)} programs"
+    codes = sorted({facts.exits[name].exit_code for name in names if name in facts.exits})
+    how = f" (exit {', '.join(map(str, codes))})" if codes else ""
+    text = age(ended, now) if ended and now else ""
+    when = f" {text[:-1]} {text[-1]} ago" if text else ""
+    return f"{programs} finished{when}{how}; {decision.target} still runs{reason[len(FINISHED) :]}"
+
+
+def free(namespace: str, what: str) -> str:
+    """The command that frees the pods of a workload, or one pod."""
+    return shlex.join(["istio-aux", "quit", "-n", namespace, what, "--yes"])
+
+
+def mesh_again(pod: Pod) -> tuple[str, str]:
+    """How a pod that lacks its sidecar gets it, and the command for that, if one can do it.
+
+    The pods of Jobs are left alone by `restart-unmeshed`, which evicts: their work would be lost.
+    """
+    owner = owners.controller(pod.metadata)
+    if owner is None:
+        return "delete the pod and apply it again", ""
+    if owners.controls(owner, pod.metadata.name, pod.restart_policy).is_job:
+        return f"delete the {owner.kind} and apply it again", ""
+    where = shlex.quote(pod.metadata.namespace)
+    return "restart it", f"istio-aux restart-unmeshed -n {where} --yes"
+
+
+def outside(pod: Pod, meshed: ReportUnmeshed, reason: str) -> tuple[str, str]:
+    """Why a pod is, or may be, outside its mesh, and the command that restarts it, if one does."""
+    do, command = mesh_again(pod)
+    if not meshed.unmeshed:
+        return f"{reason}; {meshed.reason}; if it should, {do}", command
+    return "; ".join(filter(None, (pod.unschedulable, meshed.reason, not command and do))), command
+
+
+def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = "") -> list[str]:
+    """The lines of a text, and below it its commands, one a line, which never wrap."""
+    title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
+    lines = terminal.beside(indent, len(indent), Cell(title + (":" if commands else ""), style))
+    for command in commands.splitlines():
+        lines.append(f"{indent}  {terminal.paint(Cell(command, Style.COMMAND))}")
+    return lines
+
+
+def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
+    """Say of how many pods no installation looks after, by the reason, and what helps."""
+    groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    for each in findings:
+        if each.left_out:
+            groups[each.left_out, each.action, each.change].append(each)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    lines, more = list[str](), len(ordered) - MOST
+    for (why, action, change), pods in ordered[:MOST]:
+        whether = "not known whether an" if action == "unknown" else "no"
+        held = str(total(each.requests for each in pods if each.requests))
+        which = f"{len(pods)} of these pods{held and f' ({held})'}"
+        text = f"{whether} installation looks after {which}: {why}"
+        lines += to_paste(text, change, terminal)
+    lines += [f"and {more} more reasons"] if more > 0 else []
+    if freed := [each for each in findings if each.free]:
+        spaces = sorted({each.namespace for each in freed})
+        where = ["-n", *spaces] if len(spaces) == 1 else ["-A"]
+        command = shlex.join(["istio-aux", "quit", *where, "--yes"])
+        lines += to_paste(f"free the {len(freed)} stuck ones", command, terminal)
+    return lines
+
+
+def unmeshed(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
+    """Say how the pods that lack their sidecar get it."""
+    ways = Counter((it.fix, it.restart) for it in findings if it.state == "unmeshed")
+    lines = list[str]()
+    for (fix, command), number in ways.most_common(MOST):
+        lines += to_paste(f"{number} of these pods lack their sidecar: {fix}", command, terminal)
+    return lines
+
+
+def pages(codes: Iterable[Code], terminal: Terminal, indent: str = "") -> list[str]:
+    """What each code says, and where its page is."""
+    found = dict.fromkeys(codes)
+    rows = [(each, f"{each.what}: {each.page}") for each in found]
+    return terminal.table("", rows, indent=indent)
