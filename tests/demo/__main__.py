@@ -64,9 +64,9 @@ def stay() -> int:
             steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}")
             app, _ = node.bring_up(steps, cluster)
             playground.furnish(cluster, steps)
-            program = f"alias istio-aux={Path(sys.prefix, 'bin/istio-aux')}"
+            program = Path(sys.prefix, "bin/istio-aux")
             print(f"\n{node.status(app)}")
-            print(detached.instructions(cluster, program, *playground.COMMANDS))
+            print(detached.instructions(cluster, *playground.COMMANDS, program=program))
             print("What you see, and what comes next: docs/how-to/playground.md")
             until_told()
 

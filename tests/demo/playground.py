@@ -28,7 +28,7 @@ TRIES = 600
 COMMANDS = (
     "istio-aux audit",
     f"istio-aux explain {FORGOTTEN}/mnist-worker-0",
-    f"kubectl get tfjobs,pods -n {PROFILE}    # they wait for GPUs",
+    f"kubectl get tfjobs,pods -n {PROFILE}",
     f"kubectl label namespace {FORGOTTEN} io.datastrophic/istio-aux=enabled",
 )
 """What to try first."""

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from lab import tools
 from lab.clusters import Cluster
@@ -50,15 +51,20 @@ def _stay(writing: int) -> None:
     told.wait()
 
 
-def instructions(cluster: Cluster, *more: str) -> str:
-    """How to look at a cluster that stays, by `more` commands as well, and how to end it."""
+def instructions(cluster: Cluster, *more: str, program: Path | None = None) -> str:
+    """What to paste, what to try then (`more`), and how to end a cluster that stays.
+
+    PATH gets the folders of kubectl and of the ``program``: an alias would have no completion. That
+    of the program has a Python, too, so it comes last.
+    """
+    last = f":{program.parent}" if program else ""
     lines = (
-        f"{cluster.name} (level {cluster.level}) stays. Look at it:",
-        f"    export KUBECONFIG={cluster.kubeconfig}",
-        f"    alias kubectl={tools.path('kubectl')}",
-        "    kubectl get pods --all-namespaces",
-        *(f"    {command}" for command in more),
-        f"Logs of its components: {cluster.logs}",
+        f"{cluster.name} (level {cluster.level}) stays. Paste:\n",
+        f"export KUBECONFIG={cluster.kubeconfig}",
+        f'export PATH={tools.path("kubectl").parent}:"$PATH"{last}',
+        "\nThen try:\n\nkubectl get pods --all-namespaces",
+        *more,
+        f"\nLogs of its components: {cluster.logs}",
         f"End it: make lab-down, or python -m lab down {cluster.name}",
     )
     return "\n".join(lines)

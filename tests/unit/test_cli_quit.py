@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
+import re
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from unit.screens import Shown, put_pod
 from unit.test_cli_files import PROGRAM
 
 DONE = exited(0)
+PAGE = Path(__file__).parents[2] / "docs/how-to/free-my-job.md"
 LATER = "2026-11-21T08:16:30Z"
 
 
@@ -24,7 +25,7 @@ class Cluster:
     """A cluster in which every proxy exits when it is told to, but those of ``deaf`` pods."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._folder = folder
         self.api, self.deaf = ApiServer(), set[str]()
         self._pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.api.on_exec = self._told
@@ -38,7 +39,7 @@ class Cluster:
 
     async def quits(self, *argv: str) -> Shown:
         """Run the command in a process, as its watches end with the process."""
-        given = (*PROGRAM, "quit", *argv, "--kubeconfig", str(self.api.kubeconfig(self.folder)))
+        given = (*PROGRAM, "quit", *argv, "--kubeconfig", str(self.api.kubeconfig(self._folder)))
         process = await asyncio.create_subprocess_exec(*given, stdout=PIPE, stderr=PIPE)
         out, err = await process.communicate()
         return Shown(process.returncode or 0, out.decode(), err.decode())
@@ -46,13 +47,18 @@ class Cluster:
     async def pod(
         self, name: str, main: State = DONE, namespace: str = "training", **more: Any
     ) -> None:
-        """Create a pod that requests two GPUs; ``job`` is the name of its TFJob."""
+        """Create a pod that ``requests`` two GPUs; ``job`` is the name of its TFJob."""
+        requests = more.pop("requests", {"nvidia.com/gpu": "2"})
         others, phase = more.pop("others", {}), more.pop("phase", "Running")
-        job = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": more.pop("job", "")}
+        job = {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": more.pop("kind", "TFJob"),
+            "name": more.pop("job", ""),
+        }
         owners = [{**job, "uid": "j", "controller": True}] if job["name"] else []
         self._pods[namespace, name] = await put_pod(
             self.api, name, {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
-            details={"main": {"resources": {"requests": {"nvidia.com/gpu": "2"}}}},
+            details={"main": {"resources": {"requests": requests}}},
             namespace=namespace, about={"ownerReferences": owners}, **more,
         )  # fmt: skip
 
@@ -110,18 +116,18 @@ async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
         assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
 
 
-async def test_what_is_not_known_is_said_after_what_is(cluster: Cluster) -> None:
+async def test_free_my_job_shows_what_it_prints(cluster: Cluster) -> None:
+    """Word by word: change a text of the program, and the page with it."""
+    console = re.compile(r"^\$ istio-aux quit (.*)\n((?:(?!\$ |```).*\n)+)", re.MULTILINE)
+    shown = console.findall(PAGE.read_text())
+    assert len(shown) == 2
+    large = {"nvidia.com/gpu": "8", "cpu": "16", "memory": "64Gi"}
     async with cluster:
-        await cluster.pod("hangs")
-        cluster.api.refuse("webhookconfigurations", 403, "Forbidden", "no")
-        command = f"{shlex.join(map(str, PROGRAM))} quit -n training 2>&1 --kubeconfig "
-        process = await asyncio.create_subprocess_shell(
-            command + str(cluster.api.kubeconfig(cluster.folder)), stdout=PIPE
-        )
-        out, _ = await process.communicate()
-    first, *_, last = out.decode().splitlines()
-    assert first.startswith("NAMESPACE ")
-    assert last.startswith("judged by the default settings: ")
+        for number, end in enumerate(("07:06:19", "07:06:30")):
+            done = exited(0, at=f"2026-11-21T{end}Z")
+            await cluster.pod(f"mnist-{number}", done, "my-profile", job="mnist", requests=large)
+        for command, printed in shown:
+            assert (await cluster.quits(*command.split())).out == printed
 
 
 async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_back(

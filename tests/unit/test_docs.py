@@ -403,3 +403,45 @@ def shown_texts() -> list[str]:
 @pytest.mark.parametrize("said", sorted(templates()))
 def test_the_reference_has_every_text_of_a_status(said: str) -> None:
     assert [text for text in shown_texts() if re.search(said, text)], said
+
+
+# What parts a sentence into what has to be in the program: numbers, names, marks, options, columns.
+_PARTS = re.compile(
+    r"[\w/.]*\d[\w/.:%]*|[a-z]+(?:-[\w/]+)+|[a-z]+/\w+|[a-z.]+\.io\b|NAME"
+    r"|[…();:,.\"`']|--\w+|\s{2,}"
+)
+
+
+@cache
+def texts() -> str:
+    """All texts of the program, without what is put into them."""
+    trees = (ast.parse(each.read_text()) for each in (ROOT / "workload/src").rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return "\n".join(
+        re.sub(r"\s+", " ", each.value) for each in nodes if isinstance(each.value, str)
+    )
+
+
+def said(part: str) -> bool:
+    """Whether it is a text of the program, or two, one of which is put into the other."""
+    words = part.split(" ")
+    pairs = ((" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words) + 1))
+    return any(begin in texts() and end in texts() for begin, end in pairs)
+
+
+def sayings() -> Iterator[tuple[str, str]]:
+    """Each line of the consoles, and what the tables of what "it says" quote."""
+    for block in BLOCKS:
+        if block.language == "console" and "$ istio-aux" in block.body:
+            yield from ((str(block), line) for line in block.body.splitlines() if line[:1] != "$")
+    tables = re.compile(r"^\| it says .*\n\|-.*\n((?:\|.*\n)+)", re.MULTILINE)
+    for file in DOCUMENTS:
+        for row in "".join(tables.findall(file.read_text())).splitlines():
+            yield from ((file.name, each) for each in re.findall(r"`([^`]+)`", row.split(" | ")[0]))
+
+
+def test_what_a_page_says_that_the_program_says_is_a_text_of_it() -> None:
+    parts = [(page, each.strip()) for page, line in sayings() for each in _PARTS.split(line)]
+    parts = [(page, part) for page, part in parts if " " in part and part != part.upper()]
+    assert len(parts) > 50
+    assert [(page, part) for page, part in parts if not said(part)] == []

@@ -67,7 +67,9 @@ def outside(pod: Pod, meshed: ReportUnmeshed, reason: str) -> tuple[str, str]:
     do, command = mesh_again(pod)
     if not meshed.unmeshed:
         return f"{reason}; {meshed.reason}; if it should, {do}", command
-    return "; ".join(filter(None, (pod.unschedulable, meshed.reason, not command and do))), command
+    return "; ".join(
+        filter(None, (pod.unschedulable, meshed.reason, "" if command else do))
+    ), command
 
 
 def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = "") -> list[str]:
