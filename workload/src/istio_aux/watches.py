@@ -185,10 +185,10 @@ class Watches:
         return any(watch.refused for watch, _ in self._watches.values())
 
     @property
-    def forbidden(self) -> list[str]:
-        """The plural names of what the account may not list."""
-        refused = (watch.path for watch, _ in self._watches.values() if watch.forbidden)
-        return [path.rpartition("/")[2] for path in refused]
+    def forbidden(self) -> dict[str, str]:
+        """What the account may not list, such as ``namespaces``, by the name of its watch."""
+        watches = ((name, watch) for name, (watch, _) in self._watches.items())
+        return {name: it.path.rpartition("/")[2] for name, it in watches if it.forbidden}
 
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()

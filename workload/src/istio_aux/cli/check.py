@@ -33,7 +33,7 @@ from istio_aux.model.ending import cut_off
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability
+from istio_aux.model.policy import Capability, Right
 from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Service
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.settings import Settings
@@ -71,7 +71,8 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
     if request.selectors is not None:
         settings = replace(settings, namespace_selectors=request.selectors)
     around = Surroundings(client, settings, Telemetry())
-    results += await _tried("rights", _rights(client, settings, request))
+    asked = _rights_here(client) if found.gap and not request.pre else None
+    results += await _tried("rights", asked or _rights(client, settings, request))
     async with around.watched():
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
@@ -80,7 +81,11 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         ours = settings.webhook_configuration or found_ours
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
-        results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
+        refused = around.watches.forbidden
+        for name, why in missing.items():
+            kind = refused.get(name)
+            may_not = f"this account may not list {kind}" if kind else why
+            results.append(preflight.unknown(name, may_not, grant))
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
@@ -146,6 +151,16 @@ async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
 
 async def _ambient(client: Client) -> Iterable[CheckResult]:
     return preflight.ambient(await read_agents(client), await read_kubelets(client))
+
+
+async def _rights_here(client: Client) -> Iterable[CheckResult]:
+    """What an account may do that may not read who looks after its namespace."""
+    here = client.namespace
+    looks = await actions.allowed(client, Right("list", "", "pods", "", here))
+    frees = [
+        await actions.allowed(client, it._replace(namespace=here)) for it in rights.QUIT_RIGHTS
+    ]
+    return (preflight.rights_here(here, looks=looks, frees=any(frees)),)
 
 
 async def _rights(

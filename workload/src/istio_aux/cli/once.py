@@ -283,7 +283,7 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
         watches = around.watches
         known = await until(lambda: watches.refused or pods.synced.is_set(), left(PATIENCE))
         if watches.forbidden:
-            return f"this account may not list {listed(watches.forbidden)}: {DELETE_JOB}"
+            return f"this account may not list {listed(watches.forbidden.values())}: {DELETE_JOB}"
         if missing := _missing(watches):
             return missing
         if not (known and around.injectors.control_planes.known):

@@ -137,6 +137,18 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
     return _problem("rights", Code.RIGHTS, f"{account} may not {lacking}", do)
 
 
+def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
+    """Say what an account may do that may not read whether istio-aux is there."""
+    here = f"in namespace {namespace} this account"
+    if not looks:
+        do = "choose a namespace of yours by --context, or ask its admin for the ClusterRole view"
+        return _note("rights", Code.RIGHTS, f"{here} may not list pods", do)
+    may, quit_ = "may look at pods", f"\nistio-aux quit -n {namespace}" if frees else ""
+    what = f"{here} {may}{' and free those that hang' if frees else ''}"
+    do = "look at them; an admin's account checks the cluster"
+    return _note("rights", Code.RIGHTS, what, do, f"istio-aux audit -n {namespace}{quit_}")
+
+
 def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
     """Say whose settings the checks go by: those of the first; and why others are not known."""
     check = "installation"
