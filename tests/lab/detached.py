@@ -52,11 +52,8 @@ def _stay(writing: int) -> None:
 
 
 def instructions(cluster: Cluster, *more: str, program: Path | None = None) -> str:
-    """What to paste, what to try then (`more`), and how to end a cluster that stays.
-
-    PATH gets the folders of kubectl and of the ``program``: an alias would have no completion. That
-    of the program has a Python, too, so it comes last.
-    """
+    """What to paste, what to try then (`more`), and how to end a cluster that stays."""
+    # On PATH, as an alias has no completion; last, as beside the program is a Python.
     last = f":{program.parent}" if program else ""
     lines = (
         f"{cluster.name} (level {cluster.level}) stays. Paste:\n",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +120,10 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
 LATER = "2100-01-01T00:00:00Z"
 
 
-ONCE = ("-o", "json")
-
-
-async def explained(ask: Ask, api: Istio, *more: str, how: Sequence[str] = ONCE) -> Shown:
+async def explained(ask: Ask, api: Istio, *more: str) -> Shown:
     api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
     await put_pod(api, "job", {"main": exited(0), "istio-proxy": RUNNING}, namespace="team")
-    return await ask(api, "explain", "team/job", *how, *more)
+    return await ask(api, "explain", "team/job", "-o", "json", *more)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +187,7 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
         api.refuse(CONFIGURATIONS, 403, "Forbidden", "not you")
         api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
         shown = await explained(ask, api)
-        text = await explained(ask, api, how=())
+        text = await ask(api, "explain", "team/job")
     [pod] = objects(shown)
     assert (shown.status, pod["action"], pod["free"]) == (0, "unknown", FREE.format(pod["name"]))
     assert pod["left_out"] == "this account may not list mutatingwebhookconfigurations"
