@@ -102,6 +102,7 @@ def pack(python: Path, wheel: Path, folder: Path, into: Path) -> None:
         *(venv / "bin/pyinstaller", "--onefile", "--strip", "--noconfirm", "--log-level=ERROR"),
         *("--name", name(), "--distpath", into, "--workpath", folder / "build"),
         *("--specpath", folder, "--collect-submodules=istio_aux", "--copy-metadata=istio-aux"),
+        "--collect-data=istio_aux",  # The page of `audit --report`.
         # `revision` is a digest of these.
         f"--add-data={site}/istio_aux/model/*.py:istio_aux/model",
         *(f"--exclude-module={each}" for each in LEFT_OUT),

@@ -5,8 +5,9 @@
 judge by the settings of its `installation`. `preflight` judges what `check` reads, and
 `moving` what stands in the way to native sidecars or an ambient mesh. `report` makes text of all
 answers, with `sentences` for people, for a `terminal` with columns and colours, and `page` HTML;
-`output` shows them as `-o` asks for, by `jsonpath`, and those of several clusters as one. Only what
-is for a cluster imports the Kubernetes client, and only on demand: `explain` of a file starts fast.
+`output` shows them as `-o` asks for, by `jsonpath`, and those of several clusters as one.
+`bug_report` writes an `archive` of what is `trimmed`, which stands for a cluster. Only what is for
+a cluster imports the Kubernetes client, and only on demand: `explain` of a file starts fast.
 """
 
 from istio_aux.cli.commands import main

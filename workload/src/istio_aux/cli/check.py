@@ -23,7 +23,6 @@ from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
@@ -50,6 +49,19 @@ async def check(client: Client, request: ClusterRequest) -> int:
     Raises:
         KubeError: the API server does not answer at all.
     """
+    if request.to and request.archive:
+        raise workloads.UnanswerableError(
+            "check --to needs the cluster: archives have no templates"
+        )
+    every, ignore = await results(client, request), request.ignore
+    found = [each for each in every if each.code not in ignore]
+    ignored = findings.ignored(each.code for each in every if each.code in ignore)
+    report.show(request.output, found, report.check_text, to=request.to, ignored=ignored)
+    return 0 if preflight.works(found) else cluster.FAILED
+
+
+async def results(client: Client, request: ClusterRequest) -> list[CheckResult]:
+    """What was found in time; raises as `check` does."""
     found = list[CheckResult]()
     try:
         async with asyncio.timeout(request.patience):
@@ -57,10 +69,7 @@ async def check(client: Client, request: ClusterRequest) -> int:
     except TimeoutError:
         late = f"the other checks were not finished within {request.patience:g} s"
         found.append(preflight.unknown("time", late, "check again, with more time"))
-    results = [preflight.finished(each) for each in found if each.code not in request.ignore]
-    ignored = findings.ignored(each.code for each in found if each.code in request.ignore)
-    report.show(request.output, results, report.check_text, to=request.to, ignored=ignored)
-    return 0 if preflight.works(results) else cluster.FAILED
+    return [preflight.finished(each) for each in found]
 
 
 async def _run_checks(client: Client, request: ClusterRequest, results: list[CheckResult]) -> None:
@@ -186,7 +195,7 @@ async def _pods(
 
     And which of them, and of the pods to come, lose the network when they are ended by force.
     """
-    now, seen, cut_pods = system_clock(), 0, Counter[str]()
+    now, seen, cut_pods = client.clock(), 0, Counter[str]()
     changes, left_out = dict[str, list[str]](), dict[str, tuple[LeftOut, int]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
@@ -295,7 +304,7 @@ async def _admission(
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
-                began = system_clock().monotonic
+                began = client.clock().monotonic
                 answer = await actions.dry_run_pod(client, namespace, msgspec.json.encode(pod))
         except ApiError as error:
             refusals[namespace] = str(error)
@@ -303,7 +312,7 @@ async def _admission(
         except UNANSWERED as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             return [preflight.unknown("network", why)]
-        took = system_clock().monotonic - began
+        took = client.clock().monotonic - began
         return [preflight.network(namespace, answer, took)]
     return [preflight.unknown("network", refused_in(refusals))]
 
@@ -312,4 +321,4 @@ async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResu
     path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
     elected = await actions.read(client, path, StoredLease)
     record = elected.spec if elected else None
-    return (preflight.lease("/".join(lease), record, system_clock().date),)
+    return (preflight.lease("/".join(lease), record, client.clock().date),)

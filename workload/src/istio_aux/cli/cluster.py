@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
-from istio_aux.cli import report, workloads
+from istio_aux.cli import archive, report, workloads
 from istio_aux.cli.installation import Installation, Installations, Labels, installations
 from istio_aux.cli.page import page
 from istio_aux.cli.workloads import ClusterRequest
@@ -16,7 +16,6 @@ from istio_aux.injector.watcher import survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept, resources
@@ -46,26 +45,33 @@ def run(
     request: ClusterRequest,
     *,
     patient: bool,
+    kind: type[Client] = Client,
 ) -> int:
     """Answer a request with a client of its cluster; return the exit status, or that of a failure.
 
-    Credentials are found as kubectl does. For ``patient`` see `Client`.
+    Credentials are found as kubectl does. For ``patient`` see `Client`. An archive needs none.
     """
     server, config = "", request.config or Installation()
     # What `serve` logs is part of an answer, or of no interest.
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
     async def work() -> int:
-        async with Client(access, patient=patient) as client:
+        async with made as client:
             return await answer(client, request)
 
     try:
+        if request.archive:
+            server, made = str(request.archive), archive.read(request.archive)
+            return asyncio.run(work())
         kubeconfig = request.kubeconfig or config.settings.kubeconfig
         access = credentials.find(kubeconfig, context=request.context)
         if request.user:
             access = credentials.acting(access, request.user)
-        server = access.server
+        server, made = f"API server {access.server}", kind(access, patient=patient)
         return asyncio.run(work())
+    except archive.BadArchiveError as error:
+        report.complain(str(error))
+        return BAD_CREDENTIALS
     except AccessError as error:
         report.complain(str(error))
         return BAD_CREDENTIALS
@@ -73,7 +79,7 @@ def run(
         report.complain(str(error))
         return FAILED
     except KubeError as error:
-        report.complain(f"API server {server}: {error}")
+        report.complain(f"{server}: {error}")
         return FAILED
 
 
@@ -85,7 +91,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
     gaps = list[str]()
-    found, mesh, held, now = await find(client, request.config), None, None, system_clock()
+    found, mesh, held, now = await find(client, request.config), None, None, client.clock()
     unsure = found.problems and Code.SETTINGS not in request.ignore
     status, each = FAILED if unsure else 0, None
     async for each in workloads.find(client, request):
@@ -124,7 +130,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
 
 async def _held(client: Client, ours: Installation) -> str:
     """What finished pods hold of the GPUs; empty if they hold none, or may not be listed."""
-    held, pods, now = 0, 0, system_clock()
+    held, pods, now = 0, 0, client.clock()
     with suppress(KubeError):
         async for pod in workloads.list_pods(client, "", actions.JOBS):
             if isinstance(pod, Pod) and pod.status.phase == "Running":
@@ -194,10 +200,11 @@ async def audit(client: Client, request: ClusterRequest) -> int:
     if request.holders:
         report.show(request.output, pods.holders(), report.holders_text, audit=pods)
     else:
-        report.show(request.output, pods.findings, report.audit_text, audit=pods)
+        now = client.clock().date
+        report.show(request.output, pods.findings, report.audit_text, audit=pods, now=now)
     if request.report:
         try:
-            request.report.write_text(page(pods, system_clock().date), "utf-8")
+            request.report.write_text(page(pods, client.clock().date), "utf-8")
         except OSError as error:
             report.complain(f"{request.report}: {error.strerror or error}")
             return FAILED
@@ -212,7 +219,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of
     that, and no `KubeError`.
     """
-    findings, now, owners, pods = list[report.Finding](), system_clock(), set[str](), 0
+    findings, now, owners, pods = list[report.Finding](), client.clock(), set[str](), 0
     unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
     asked = 0
     selects, where = request.selectors is not None, request.namespace or ""

@@ -66,8 +66,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
+    manifests: list[str] = args.files
+    if archives := [Path(each) for each in manifests if files.is_archive(each)]:
+        if len(manifests) > 1:
+            args.parser.error("expected one archive of bug-report, and no other file")
+        manifests = []
     live = args.targets or args.all_namespaces or args.selector.requirements
-    live = live or (args.namespace and not args.files)
+    live = live or (args.namespace and (archives or not args.files))
+    if archives:
+        args.archive = archives[0]
+        args.all_namespaces |= not live
+        live = True
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     status, shown = 0, False
@@ -82,8 +91,8 @@ def _explain(args: argparse.Namespace) -> int:
         shown = True
 
     with args.output.gathered(sys.stdout) if whole else nullcontext():
-        if args.files:
-            status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
+        if manifests:
+            status = files.explain(manifests, args.config or Installation(), args.sidecars, show)
         if live:
             status = max(status, _ask("cluster:explain", show=show)(args))
     return status
@@ -119,24 +128,28 @@ def _completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
-    """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client."""
+def _ask(place: str, *, patient: bool = True, client: str = "Client", **more: Any) -> _Run:
+    """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client.
+
+    ``client`` is the class in that module which asks.
+    """
 
     def run(args: argparse.Namespace) -> int:
         from istio_aux.cli import cluster  # noqa: PLC0415 - see above
 
         module, _, name = place.partition(":")
-        answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
+        found = import_module(f"istio_aux.cli.{module}")
+        answer, kind = getattr(found, name), getattr(found, client)
         fields = vars(args).keys() & {*cluster.ClusterRequest.__struct_fields__} - {"context"}
         request = cluster.ClusterRequest(**{each: getattr(args, each) for each in fields})
 
         def ask(context: str | None) -> int:
             asked = structs.replace(request, context=context)
-            return cluster.run(partial(answer, **more), asked, patient=patient)
+            return cluster.run(partial(answer, **more), asked, patient=patient, kind=kind)
 
         if len(clusters := [*dict.fromkeys(args.context)]) < 2:
             return ask(clusters[0] if clusters else None)
-        if "output" not in args or request.report:
+        if "output" not in args or request.report or request.archive:
             args.parser.error("expected one --context")
         return request.output.fleet(ask, clusters, sys.stdout)
 
@@ -249,7 +262,7 @@ _VALUES = {
     "inject-selector": "SELECTOR",
     "sidecars": "NAME=HOW,...",
 }
-_POSITIONAL = {"targets", "shell"}
+_POSITIONAL = {"destination", "targets", "shell"}
 _SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
@@ -258,13 +271,21 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE",
         nargs="*",
     ),
+    "destination": {
+        "nargs": "?",
+        "type": Path,
+        "metavar": "FILE",
+        "help": "what to write, a .tar.gz that does not exist; default: a name with the time",
+    },
+    "anonymous": _flag("other names of namespaces, pods, owners, nodes and images"),
     "shell": {"choices": ["bash", "zsh", "fish"]},
     "file": {
         "action": "append",
         "dest": "files",
         "default": [],
         "metavar": "FILE",
-        "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
+        "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin; "
+        "or an archive of bug-report",
     },
     # Without selectors `audit` looks everywhere, unlike `serve`.
     "namespace-selectors": {**_option("namespace-selectors"), "default": None, "dest": "selectors"},
@@ -342,6 +363,15 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 _CLUSTER = "config kubeconfig context as"  # How to reach it, and to judge.
 _OF_PODS = "namespace all-namespaces"
 _SHOWN = "output no-headers sort-by"
+_JUDGED = f"namespace-selectors {_CLUSTER}"
+_RECORDED = {
+    "action": "store",
+    "dest": "archive",
+    "default": None,
+    "type": Path,
+    "metavar": "ARCHIVE",
+    "help": "answer from what bug-report wrote, or the folder it was unpacked to",
+}
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {
     "type": str,
@@ -368,13 +398,18 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _ask("cluster:audit"),
-        f"{_OF_PODS} selector {_SHOWN} holders report ignore namespace-selectors {_CLUSTER}",
-        {},
+        f"file {_OF_PODS} selector {_SHOWN} holders report ignore {_JUDGED}",
+        {"file": _RECORDED},
     ),
     "check": (
         _ask("check:check"),
-        f"pre to timeout ignore namespace-selectors {_SHOWN} {_CLUSTER}",
-        {},
+        f"file pre to timeout ignore {_SHOWN} {_JUDGED}",
+        {"file": _RECORDED},
+    ),
+    "bug-report": (
+        _ask("bug_report:bug_report", client="HearingClient"),
+        f"destination anonymous timeout {_CLUSTER}",
+        {"timeout": {"default": 60.0}},
     ),
     "quit": (
         _ask("once:free", patient=False),

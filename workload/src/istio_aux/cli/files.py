@@ -46,6 +46,17 @@ class _NoPodsError(Exception):
 _kind = msgspec.json.Decoder(_Kind)
 
 
+def is_archive(path: str) -> bool:
+    """Whether it is what `bug-report` writes, or may be: a folder, or what gzip has made."""
+    try:
+        if Path(path).is_dir():
+            return True
+        with Path(path).open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False  # Also for ``-``.
+
+
 def explain(
     files: Iterable[str],
     ours: Installation,

@@ -5,9 +5,11 @@ It has no script and loads nothing. Tenants write names and reasons, so every te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from pathlib import Path
+from string import Template
 from typing import NamedTuple
 
 from istio_aux.cli.report import Audit, Finding, by_owner
@@ -70,10 +72,10 @@ def page(audit: Audit, now: datetime) -> str:
     body = "".join(_table_row(row, now) for row in rows[:ROWS])
     more = f"<p>And {len(rows) - ROWS} more rows.</p>" if len(rows) > ROWS else ""
     table = f"<table><thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{more}"
-    return _PAGE.format(
-        style=_STYLE, title=_TITLE, head=head, tiles=_tiles(held, now),
-        table=table if rows else "", foot=_foot(audit, now),
-    )  # fmt: skip
+    text = Path(__file__).with_name("page.html").read_text("utf-8")
+    return Template(text).substitute(
+        head=head, tiles=_tiles(held, now), table=table if rows else "", foot=_foot(audit, now)
+    )
 
 
 def _most(row: _Row) -> tuple[object, ...]:
@@ -85,17 +87,14 @@ def _sentence(held: Sequence[Finding], audit: Audit, now: datetime) -> str:
     when = f"On {now.astimezone(UTC):%d %B %Y} at {now.astimezone(UTC):%H:%M} UTC"
     if not held:
         return f"{when}, no pod was kept by a sidecar, among {audit.pods} unfinished pods."
-    (pods, have), spaces = _plural(held), len({each.namespace for each in held})
+    pods, have = ("pod", "has") if len(held) == 1 else ("pods", "have")
+    spaces = len({each.namespace for each in held})
     where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
     return (
         f"{when}, {len(held)} of {audit.pods} unfinished pods {have} no work left, or cannot begin"
         f" it, because of a sidecar. The {pods} in {where} keep what they requested, and other work"
         " waits for it."
     )
-
-
-def _plural(items: Sequence[object]) -> tuple[str, str]:
-    return ("pod", "has") if len(items) == 1 else ("pods", "have")
 
 
 def _tiles(held: Sequence[Finding], now: datetime) -> str:
@@ -140,57 +139,14 @@ def _foot(audit: Audit, now: datetime) -> str:
     names = audit.installations.names
     lines.append(f"Installation: {listed(names)}." if names else "istio-aux is not installed.")
     reasons = dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
-    return " ".join(map(_text, lines)) + _list(f"Not looked after: {why}" for why in reasons)
-
-
-def _list(texts: Iterable[str]) -> str:
-    items = "".join(f"<li>{_text(each)}</li>" for each in [*texts][:20])
-    return f"<ul>{items}</ul>" if items else ""
+    items = (f"<li>{_text(f'Not looked after: {why}')}</li>" for why in [*reasons][:20])
+    return f"{' '.join(map(_text, lines))}<ul>{''.join(items)}</ul>"
 
 
 def _text(text: str) -> str:
     return escape(printable(shortened(text, _LONGEST)))
 
 
-_TITLE = "Pods that a sidecar keeps"
 _HEAD = "".join(
     f"<th>{title}</th>" for title in ("Whose", "State", "Since", "Holds", "Why", "What to do")
 )
-_PAGE = """\
-<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body><h1>{title}</h1><p class="head">{head}</p><ul class="tiles">{tiles}</ul>
-{table}<footer>{foot}</footer></body></html>
-"""
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #5b6570;
-  --line: #d5dae0; --bad: #b3261e; --odd: #8a5a00; --lost: #7b2d8b }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --paper: #15181c;
-  --faint: #9aa4af; --line: #363d45; --bad: #ff8a80; --odd: #f2c14e; --lost: #dda0ee } }
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 76rem; margin: 2rem auto; padding: 0 1.5rem }
-h1 { font-size: 1.6rem; margin: 0 } .head { font-size: 1.05rem; max-width: 60rem }
-.tiles { list-style: none; display: flex; flex-wrap: wrap; gap: .75rem; padding: 0 }
-.tiles li { border: 1px solid var(--line); border-radius: .5rem; padding: .5rem 1rem;
-  color: var(--faint) }
-.tiles b { display: block; font-size: 1.6rem; color: var(--ink) }
-table { border-collapse: collapse; table-layout: fixed; width: 100%; margin-top: 1.5rem;
-  font-size: .9rem }
-th, td { text-align: left; vertical-align: top; padding: .5rem .75rem .5rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere }
-th { white-space: nowrap; color: var(--faint); font-weight: 600 }
-th:nth-child(1) { width: 17% } th:nth-child(2), th:nth-child(4) { width: 14% }
-th:nth-child(3) { width: 9% } th:nth-child(6) { width: 21% }
-small, footer { color: var(--faint) } footer { margin-top: 1.5rem; font-size: .85rem }
-code { display: block; font: .85em/1.5 ui-monospace, monospace; user-select: all }
-.stuck { color: var(--bad) } .blocked, .unstarted { color: var(--odd) }
-.lost, .unmeshed { color: var(--lost) }
-@page { size: A4 landscape; margin: 14mm }
-@media print { :root { color-scheme: light; --ink: #000; --paper: #fff; --faint: #444;
-  --line: #999; --bad: #a00; --odd: #640; --lost: #606 }
-  body { font-size: 10pt; max-width: none; margin: 0; padding: 0 }
-  thead { display: table-header-group } tr, .tiles li { break-inside: avoid } }
-"""

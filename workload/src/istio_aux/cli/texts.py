@@ -55,6 +55,7 @@ examples:
   istio-aux audit --report page.html
   istio-aux audit --context east --context west --sort-by since
   istio-aux audit -o jsonpath='{range .items[*]}{.name} {.since}{"\\n"}{end}'
+  istio-aux audit -f report.tar.gz
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
 owner that have one state for one reason; `istio-aux explain NAME` has each pod.
@@ -105,6 +106,26 @@ Istio, proxies and the installation are told by the tags of their images, with
 the number of containers. What is not known says so.
 
 Exit status: 1 if something is not known, 2 without credentials.""",
+    ),
+    "bug-report": (
+        "write an archive for people without access, from which other commands answer",
+        """\
+examples:
+  istio-aux bug-report
+  istio-aux bug-report --anonymous report.tar.gz
+  istio-aux audit -f report.tar.gz
+  istio-aux explain -f report.tar.gz -n training tfjob/mnist
+
+Reads what audit, check and explain read, Events of istio-aux, and status,
+metrics and log of its units; changes nothing. It needs the rights of an admin
+who reads; what it may not read is said. Of containers it keeps name, image,
+state and requests. No Secret is read, and no command, argument or variable of a
+container is kept, nor the text of an annotation that is not Istio's or ours.
+--anonymous replaces names of namespaces, pods, owners, nodes and images, each
+by one word within the archive, and leaves texts of others out.
+
+Exit status: 1 if the API server does not answer or the file exists, 2 if the
+credentials cannot be used.""",
     ),
     "completion": (
         "print what makes a shell complete the commands and their options",

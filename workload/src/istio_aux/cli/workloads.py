@@ -28,7 +28,7 @@ from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import UNDECODABLE, listed, problem, quoted
 
-_REFUSED = ("FailedCreate", "FailedCreatePod")
+REFUSED = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
 FailedCreatePodReason), of the training-operator (control/pod_control.go)."""
 
@@ -67,6 +67,9 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 10  # Pods that are restarted at most.
     holders: bool = False  # Only what keeps the pods that do not complete.
     report: Path | None = None  # Where `cli.page` goes.
+    archive: Path | None = None  # What is asked instead of a cluster.
+    destination: Path | None = None  # Where `bug-report` writes.
+    anonymous: bool = False
     pre: bool = False  # Before an install.
     to: str = ""  # Where the cluster goes: see `cli.moving`.
     ignore: Collection[str] = ()  # Codes of findings.
@@ -85,9 +88,13 @@ class Named(Struct, frozen=True):
     metadata: Metadata = Metadata()
 
 
-class _Event(Struct, frozen=True):
+class PodEvent(Struct, frozen=True):
+    """An Event about a pod, or about what makes pods."""
+
     metadata: Metadata = Metadata()
     involved_object: OwnerReference = OwnerReference()  # It is in the Event's own namespace.
+    type: str = ""
+    reason: str = ""
     message: str = ""
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
@@ -372,10 +379,10 @@ async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping
     found = dict[str, RefusedPods]()
     path = actions.collection("v1", "events", namespace)
     one = f",involvedObject.uid={uid}" if uid else ""
-    for reason in _REFUSED:
+    for reason in REFUSED:
         try:
             chosen = {"fieldSelector": f"type=Warning,reason={reason}{one}"}
-            pages = [page async for page in actions.pages(client, path, _Event, chosen)]
+            pages = [page async for page in actions.pages(client, path, PodEvent, chosen)]
         except ApiError:
             return found
         for event in (item for page in pages for item in page.items):

@@ -83,17 +83,23 @@ def read_policy(text: str) -> InjectionPolicy:
 
     `ValueError`: istiod cannot read the text either, and keeps the last one, or it is too much.
     """
-    document = next(documents.read(text.encode()), None)
-    if isinstance(document, documents.BadDocument):
-        raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
-    config = msgspec.json.decode(document.body if document else b"{}", type=_PolicyDocument)
-    if kept.size(config) > kept.MOST_OF_ISTIO:
-        raise ValueError("too much to judge")
+    config = read_document(text)
     return InjectionPolicy(
         policy=config.policy or "",
         never=tuple(_readable(config.never_inject_selector or ())),
         always=tuple(_readable(config.always_inject_selector or ())),
     )
+
+
+def read_document(text: str) -> PolicyDocument:
+    """What `read_policy` reads; `ValueError` as there."""
+    document = next(documents.read(text.encode()), None)
+    if isinstance(document, documents.BadDocument):
+        raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
+    config = msgspec.json.decode(document.body if document else b"{}", type=PolicyDocument)
+    if kept.size(config) > kept.MOST_OF_ISTIO:
+        raise ValueError("too much to judge")
+    return config
 
 
 def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
@@ -201,7 +207,9 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
     )
 
 
-class _PolicyDocument(Struct, frozen=True):
+class PolicyDocument(Struct, frozen=True):
+    """All that is read of an injection policy, as istiod's ConfigMap has it."""
+
     policy: str | None = None
     never_inject_selector: tuple[LabelSelector, ...] | None = None
     always_inject_selector: tuple[LabelSelector, ...] | None = None

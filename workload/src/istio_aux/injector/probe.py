@@ -235,13 +235,15 @@ async def ask(client: Client, questions: Iterable[Question]) -> Probe:
     return refusal(probe_rules.refused_in(refusals), reached=False) if refusals else NOWHERE
 
 
-class _ServerVersion(Struct, frozen=True):
+class ServerVersion(Struct, frozen=True):
+    """``/version``."""
+
     git_version: str = ""
 
 
 async def read_version(client: Client) -> str:
     """Read the API server's version; `UnreadableError` if it has none."""
-    return decoded(await client.get("/version"), _ServerVersion).git_version
+    return decoded(await client.get("/version"), ServerVersion).git_version
 
 
 async def read_kubelets(client: Client) -> dict[str, str]:

@@ -67,7 +67,9 @@ class _Served(Struct, frozen=True):
     name: str = ""
 
 
-class _ServedList(Struct, frozen=True):
+class ServedList(Struct, frozen=True):
+    """What an API serves."""
+
     resources: tuple[_Served, ...] | None = None
 
 
@@ -93,7 +95,9 @@ class _ApiGroup(Struct, frozen=True):
     versions: tuple[_ApiVersion, ...] | None = None
 
 
-class _Discovery(Struct, frozen=True):
+class Discovery(Struct, frozen=True):
+    """All types that the API server serves."""
+
     kind: str = ""
     items: tuple[_ApiGroup, ...] | None = None
 
@@ -122,7 +126,9 @@ class _AccessStatus(Struct, frozen=True):
     allowed: bool = False
 
 
-class _AccessReview(Struct, frozen=True):
+class AccessReview(Struct, frozen=True):
+    """Whether the account has a right."""
+
     status: _AccessStatus = _AccessStatus()
 
 
@@ -176,14 +182,14 @@ async def patch_job(client: Client, namespace: str, owner: OwnerReference, body:
 
 async def served(client: Client, api: str) -> dict[str, str]:
     """Return the plural name of each kind in an API; empty if the API is not served."""
-    group = await read(client, _api_path(api), _ServedList)
+    group = await read(client, _api_path(api), ServedList)
     # A subresource has a slash in its name.
     resources = (group and group.resources) or ()
     return {each.kind: each.name for each in resources if "/" not in each.name}
 
 
 # One answer for all groups; from Kubernetes 1.27 on (KEP-3352).
-_GROUPS = ",".join(
+GROUPS = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
     for version in ("v2", "v2beta1")
 )
@@ -195,7 +201,7 @@ async def served_types(client: Client) -> list[ServedType]:
     """Return all types that are served; of two with a name in common, the preferred one first."""
     types = list[ServedType]()
     for path in ("/api", "/apis"):
-        answer = decoded(await client.get(path, accept=_GROUPS), _Discovery)
+        answer = decoded(await client.get(path, accept=GROUPS), Discovery)
         for of in answer.items or ():
             types += _types(of)
     return types
@@ -339,7 +345,7 @@ async def allowed(client: Client, right: Right) -> bool:
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
     path = collection(api, "selfsubjectaccessreviews")
     body = await client.post(path, msgspec.json.encode(review))
-    return decoded(body, _AccessReview).status.allowed
+    return decoded(body, AccessReview).status.allowed
 
 
 def _job_path(namespace: str, owner: OwnerReference) -> str:
@@ -352,6 +358,10 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
 
 
 _API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
+
+
+PATH = re.compile(r"/(api/v1|apis/[^/]+/[^/]+)(?:/namespaces/([^/]+)(?=/))?/([^/]+)(?:/([^/]+))?")
+"""A path as it is made here: group and version, namespace, resource, name."""
 
 
 def collection(api: str, resource: str, namespace: str = "") -> str:

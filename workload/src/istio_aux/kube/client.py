@@ -20,6 +20,7 @@ from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.connector import Connection
 
 from istio_aux.kube.access import Access
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     LONGEST_WAIT,
     AccessError,
@@ -32,6 +33,7 @@ from istio_aux.kube.errors import (
     UnreadableError,
 )
 from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, decoded
+from istio_aux.model.moment import Moment
 from istio_aux.model.text import one_line
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -83,6 +85,10 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._open.close()
+
+    def clock(self) -> Moment:
+        """The moment of its answers."""
+        return system_clock()
 
     async def get(
         self, path: str, params: Params = (), *, accept: str = "", longest: int = LONGEST

@@ -54,17 +54,17 @@ def cut_off(pod: Pod) -> str:
     grace = pod.spec.termination_grace_period_seconds or 0
     if meta.deletion_timestamp is not None:
         grace = meta.deletion_grace_period_seconds or 0
-    drain = _drain(pod)
-    if grace <= max(LONG, drain):
+    seconds = drain(pod)
+    if grace <= max(LONG, seconds):
         return ""
     return (
-        f"a classic proxy exits {drain:g} s after SIGTERM, and calls fail for the rest of {grace}"
+        f"a classic proxy exits {seconds:g} s after SIGTERM, and calls fail for the rest of {grace}"
         " s: istio-aux.io/start: native keeps the network where the cluster can, else"
         f" terminationDrainDuration: {grace}s in {PROXY_CONFIG}, and it takes all {grace} s to go"
     )
 
 
-def _drain(pod: Pod) -> float:
+def drain(pod: Pod) -> float:
     """Seconds for which the agent of a classic proxy works on after SIGTERM.
 
     The injector leaves its ProxyConfig in a variable of the proxy.

@@ -32,14 +32,14 @@ Clock = Callable[[], Moment]
 """Returns the present. Its monotonic clock is the running event loop's, which timeouts use."""
 
 # To the end of the year 9999: Python's `datetime` has no later time.
-_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 
 
 class TokenLife(msgspec.Struct, frozen=True):
     """When a bearer token was issued, and when it expires, in seconds since 1970 (RFC 7519)."""
 
-    iat: _Seconds
-    exp: _Seconds
+    iat: Seconds
+    exp: Seconds
 
 
 def token_life(token: str | None) -> TokenLife | None:

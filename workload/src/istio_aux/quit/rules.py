@@ -45,7 +45,7 @@ GCSFUSE_FIX = (
 
 KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
 """Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
-_KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
+KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 FINISHED = "every payload container is finished"
 GOING = f"the pod is being deleted: {PROXY} is left alone, as its payload may still need it"
@@ -384,7 +384,7 @@ def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
     if pod.spec.share_process_namespace is not True or PROXY not in running:
         return frozenset(), frozenset()
     arguments = {container.name: container.args or () for container in pod.containers}
-    training = {n for n, words in arguments.items() if any(_KATIB_MARK in word for word in words)}
+    training = {n for n, words in arguments.items() if any(KATIB_MARK in word for word in words)}
     waiting = {n for n, words in arguments.items() if ("-w", "false") not in pairwise(words)}
     return frozenset(training), KATIB_COLLECTORS & waiting & running
 

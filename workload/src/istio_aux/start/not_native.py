@@ -57,14 +57,20 @@ def _ends_its_proxy(pod: Pod) -> Iterator[str]:
         if length > LONGEST:
             yield f"too much to judge: its commands and variables have over {LONGEST >> 10} KiB"
             return
-        for other in _OTHERS:
-            text = text.replace(other, " ")
+        text = without_others(text)
         kills = pod.spec.share_process_namespace and "kill" in text
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
             yield f"{ENDS}: {word} in container {quoted(container.name)}"
             return
+
+
+def without_others(text: str) -> str:
+    """A text without what is about another sidecar than the proxy."""
+    for other in _OTHERS:
+        text = text.replace(other, " ")
+    return text
 
 
 def said(container: Container) -> str:
