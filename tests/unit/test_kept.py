@@ -100,7 +100,7 @@ BASES: dict[str, tuple[type[Any], Document, int]] = {
     "another's configuration": (
         Configuration, {"metadata": NAMED, "webhooks": [{**HOOK, "name": "another"}]}, 4096
     ),
-    "injection policy": (injection._PolicyDocument, {}, BY_ADMINS),
+    "injection policy": (injection.PolicyDocument, {}, BY_ADMINS),
 }  # fmt: skip
 """Objects of which something is kept, and bytes that a long field may cost beyond that."""
 
@@ -227,7 +227,7 @@ class Process:
 
     async def take(self, kind: type[Any], text: bytes, number: int) -> Callable[[], object]:
         """An object arrives; returns what removes it."""
-        if kind is injection._PolicyDocument:
+        if kind is injection.PolicyDocument:
             plane, policies = ControlPlane("istio-system", str(number)), self.injectors._policies
             with suppress(ValueError):
                 policies[plane] = injection.read_policy(text.decode())

@@ -27,6 +27,7 @@ from istio_aux.model.pod import NO_TEXT, Metadata, Struct
 Object = dict[str, Any]
 
 _ARCHIVE = "it is an archive:"
+_SIGN = re.compile("(!?=)")
 
 
 class Reply(Struct, frozen=True):
@@ -128,7 +129,7 @@ def _field(found: object, path: str) -> object:
 
 def _matches(found: Object, params: Mapping[str, str]) -> bool:
     for term in filter(None, params.get("fieldSelector", "").split(",")):
-        path, sign, value = re.split("(!?=)", term, maxsplit=1)
+        path, sign, value = _SIGN.split(term, maxsplit=1)
         if (_field(found, path) == value) is (sign == "!="):
             return False
     labels = _field(found, "metadata.labels")
