@@ -119,10 +119,10 @@ examples:
 Reads what audit, check and explain read, Events of istio-aux, and status,
 metrics and log of its units; changes nothing. It needs the rights of an admin
 who reads; what it may not read is said. Of containers it keeps name, image,
-state and requests. No Secret is read, and no command, argument or variable of a
-container is kept, nor the text of an annotation that is not Istio's or ours.
---anonymous replaces names of namespaces, pods, owners, nodes and images, each
-by one word within the archive, and leaves texts of others out.
+state and requests; of its command, arguments and variables only words such as
+quitquitquit; of annotations only Istio's and ours. No Secret is read.
+--anonymous replaces each name of a namespace, pod, owner, node or image by one
+word throughout the archive, and leaves out what other programs say.
 
 Exit status: 1 if the API server does not answer or the file exists, 2 if the
 credentials cannot be used.""",
