@@ -10,7 +10,7 @@ the controllers of workloads. A seed decides everything, so a seed reproduces a 
 the same `store` over HTTP. `faults` says what goes wrong, `properties` what must hold all the same,
 `play` which faults a violation needs, `breaks` that the properties bite.
 
-`deaths` has a unit die at each write of a run without faults. `exhaustive` visits every state of a
-smaller world: the quit of one pod (`onepod`), or the restart of one controller's (`onerestart`,
+`deaths` has a unit die at each request of a run without faults. `exhaustive` visits every state of
+a smaller world: the quit of one pod (`onepod`), or the restart of one controller's (`onerestart`,
 `restarters`).
 """

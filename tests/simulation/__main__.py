@@ -1,7 +1,7 @@
 """Play seeds, and say which properties did not hold; exit 1 if there was one.
 
-`--seed K --trace` tells the story of one. `--deaths` lets a unit die at each write of a run without
-faults, and `--breaks` shows that faults of the product are found.
+`--seed K --trace` tells the story of one. `--deaths` lets a unit die at each request of a run
+without faults, and `--breaks` shows that faults of the product are found.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
         action="store_true",
         help="visit every state of one pod's quit, and of one controller's restart",
     )
-    parser.add_argument("--deaths", action="store_true", help="let a unit die at each write")
+    parser.add_argument("--deaths", action="store_true", help="let a unit die at each request")
     parser.add_argument("--death", type=Death.read, help="play this one, as 17:at; with --trace")
     options = parser.parse_args()
     if options.death:
@@ -79,7 +79,7 @@ def _die(death: Death) -> Result:
 
 
 def _deaths(jobs: int) -> int:
-    """Play each death at each write."""
+    """Play each death at each request."""
     began, found = time.monotonic(), deaths.deaths()
     with multiprocessing.Pool(jobs) as pool:
         results = dict(zip(found, pool.map(_die, found), strict=True))
