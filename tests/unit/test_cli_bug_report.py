@@ -278,10 +278,46 @@ def test_what_decides_stays_and_its_text_does_not() -> None:
         ('webhook "x" denied the request: hunter2', 'webhook "x" denied the request'),
         ('pods "a" is forbidden: exceeded quota: q', 'pods "a" is forbidden: exceeded quota: q'),
         ("authorization: Bearer hunter2", "authorization: (left out)"),
+        ('{"a":"Bearer hunter2"}', '{"a":"(left out)"}'),
+        ("policy 'p' denied request: X=hunter2", "policy 'p' denied request"),
+        ('volumeMounts[0].name: Not found: "hunter2"', "volumeMounts[0].name: Not found"),
+        ('Get "https://u:hunter2@h/x": EOF', 'Get "https://(left out)@h/x": EOF'),
+        ("at /x?token=hunter2", "at /x?(left out)"),
     ],
 )
 def test_a_message_has_nothing_that_it_quotes(text: str, kept: str) -> None:
     assert Names(anonymous=False).text(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('calling webhook "v.acme.com": EOF', 'webhook "n'),
+        ('failed calling webhook "namespace.sidecar-injector.istio.io": EOF', "sidecar-injector"),
+        ('"x" is forbidden: error looking up service account acme/default: acme', "service account"),
+        ('pods "acme" is forbidden: exceeded quota: acme', "is forbidden: exceeded quota"),
+        ('pods "x" is forbidden: no acme', "…"),
+    ],
+)
+def test_an_anonymous_message_names_nothing(text: str, kept: str) -> None:
+    found = Names(anonymous=True).text(text)
+    assert (kept in found, "acme" in found) == (True, False)
+
+
+def test_an_anonymous_service_has_no_name() -> None:
+    """Its path has the names of cluster and network in a mesh of several."""
+    service = {"name": "acme", "namespace": "acme", "path": "/inject/cluster/acme/net/acme"}
+    labels = {"kubernetes.io/service-name": "acme"}
+    names, found = Names(anonymous=True), {"service": service, "labels": labels}
+    new = trimmed(found, names)
+    assert "acme" not in str(new)
+    assert new["service"]["name"] == new["labels"]["kubernetes.io/service-name"]
+
+
+def test_a_selector_that_is_none_costs_nothing() -> None:
+    """Istio's policy is a text that no API server has looked at."""
+    policy = {"matchExpressions": [{"operator": "Exists"}]}
+    assert trimmed(policy, Names(anonymous=True))["matchExpressions"][0]["operator"] == "Exists"
 
 
 def test_an_anonymous_name_is_another_one_in_each_report() -> None:

@@ -39,9 +39,20 @@ _WORDS = (KATIB_MARK, *ENDINGS, *_PATHS, "pilot-agent", "envoy", "kill")
 _WAITS = ("-w", "false")  # How Katib's collectors are told not to wait for all processes.
 
 # What the API server, or a webhook, quotes of a refused object comes after these words.
-_QUOTES = re.compile(r"(?:Invalid|Unsupported|Duplicate) value|denied the request|: Forbidden")
-_HOOK = re.compile(r'(?:failed calling )?webhook "[^"]{1,253}"|is forbidden: [a-z ]{1,40}')
-_SECRET = re.compile(r"eyJ[-\w]{8,}(?:\.[-\w]*)*|(?i:bearer )\S+")
+_QUOTES = re.compile(
+    r'(?:Invalid|Unsupported|Duplicate) value|Not found(?=: ")|denied (?:the )?request|: Forbidden'
+)
+_HOOK = re.compile(
+    r'(?:failed calling )?webhook "([^"]{1,253})"'
+    r"|is forbidden: (?:exceeded quota|violates PodSecurity|error looking up service account)"
+)
+_PUBLIC_HOOKS = (".istio.io", ".istio-aux.io")
+# Also without the end of a text of JSON that has it.
+_SECRET = re.compile(
+    r"eyJ[-\w]{8,}(?:\.[-\w]*)*"
+    r'|(?i:(?:bearer|basic) |(?:password|passwd|token|secret|key)=)[^\s"\\]+'
+    r'|(?<=://)[^\s/@"\\]+(?=@)'
+)
 
 # Every cluster has these names and values, or they mean something to Kubernetes and Istio.
 _PUBLIC = frozenset(
@@ -50,12 +61,12 @@ _PUBLIC = frozenset(
 )  # fmt: skip
 # Labels whose values decide, and those that stay although no selector mentions them.
 _PLAIN = {
-    keys.INJECTION, keys.INJECT, keys.DATAPLANE, REVISION, SERVICE, "istio.io/deactivated",
+    keys.INJECTION, keys.INJECT, keys.DATAPLANE, REVISION, "istio.io/deactivated",
     "io.datastrophic/istio-aux",
 }  # fmt: skip
-_STAY = {*_PLAIN, NAMESPACE_NAME, LABEL, "k8s-app", "app", *(key for key, _ in JUJU_PODS)}
+_STAY = {*_PLAIN, NAMESPACE_NAME, SERVICE, LABEL, "k8s-app", "app", *(key for key, _ in JUJU_PODS)}
 _NAMES = {"namespace", "generateName", "nodeName", "uid", "holderIdentity", "url"}  # Fields.
-_NAMED = {"metadata", "ownerReferences", "involvedObject"}  # In these also ``name``.
+_NAMED = {"metadata", "ownerReferences", "involvedObject", "service"}  # In these also ``name``.
 
 
 class Names:
@@ -84,7 +95,9 @@ class Names:
         """What another program says: without what it quotes of an object, and without names."""
         if self.anonymous:
             found = _HOOK.search(text)
-            return found[0] if found else "…"
+            name = (found and found[1]) or ""
+            new = name if name.endswith(_PUBLIC_HOOKS) else self(name)
+            return found[0].replace(f'"{name}"', f'"{new}"') if found else "…"
         cut = _QUOTES.search(text)
         return one_line(without_secrets(text[: cut.end()] if cut else text), 300)
 
@@ -177,6 +190,7 @@ def trimmed(value: Any, names: Names, key: str = "", parent: str = "") -> Any:
         good = ClientConfig(ca_bundle=value).has_certificate
         return b64encode((pem if good else digest).encode()).decode()
     named = key in _NAMES or (key == "name" and parent in _NAMED)
+    named |= (key, parent) == ("path", "service")  # Istio's has the names of cluster and network.
     return names(value) if named else names.text(value) if key == "message" else value
 
 
@@ -191,8 +205,9 @@ def _object(found: dict[str, Any], names: Names, key: str) -> dict[str, Any]:
         stay = names.stay if names.anonymous else found
         return {it: names.value(it, text) for it, text in found.items() if it in stay}
     if key == "matchExpressions":
-        names.stay.add(found["key"])
-        values = [names.value(found["key"], it) for it in found.get("values") or ()]
+        label = found.get("key", "")  # Of a policy that no API server has looked at.
+        names.stay.add(label)
+        values = [names.value(label, it) for it in found.get("values") or ()]
         return {**found, "values": values}
     if key == "resources":
         found = {it: found[it] for it in ("requests", "limits") if it in found}
