@@ -8,6 +8,7 @@ import json
 import re
 import stat
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,12 @@ def member(name: str, **fields: Any) -> tarfile.TarInfo:
 GOOD = (member("answers.json"), b'{"wall": 1}')
 HOSTILE = {
     "no tar": (gzip.compress(b"x" * 999), "invalid header"),
-    "cut": (packed(GOOD)[:40], "empty file"),
+    "cut": (packed(GOOD)[:40], "its end is missing"),
+    "cut late": (packed(GOOD)[:-9], "its end is missing"),
+    "many": (
+        packed(GOOD, (member("api/v1/pods.json"), b"[%b{}]" % (b"{}," * (5 << 20)))),
+        "8 million",
+    ),
     "a bomb": (gzip.compress(bytes(archive.MOST + 1)), "expected at most 128 MiB in 200 files"),
     "a crowd": (packed(*((member(f"{n}"), b"") for n in range(202))), "expected at most 128 MiB"),
     "a link": (
@@ -239,6 +245,39 @@ def test_a_name_in_an_archive_leads_nowhere(run: Run, tmp_path: Path) -> None:
     (folder / "answers.json").symlink_to("/etc/hostname")
     shown = run("audit", "-f", str(folder), errors=None)
     assert (shown.status, "Too many levels of symbolic links" in shown.err) == (2, True)
+
+
+def test_an_archive_of_many_objects_is_read_in_seconds(run: Run, tmp_path: Path) -> None:
+    """A page costs what is on it, and an object by its name does not cost all others."""
+    file, many = tmp_path / "report.tar.gz", 40_000
+    spaces = [{"metadata": {"name": f"n{n}"}} for n in range(many // 4)]
+    pods = [
+        {"metadata": {"name": f"p{n}", "namespace": f"n{n % len(spaces)}"}} for n in range(many)
+    ]
+    files = {"api/v1/namespaces.json": spaces, "api/v1/pods.json": pods}
+    parts = [(member(name), json.dumps(body).encode()) for name, body in files.items()]
+    file.write_bytes(packed(GOOD, *parts))
+    began = time.process_time()
+    shown = run("audit", "-f", str(file), columns=None, errors=None)
+    assert "no pod" in shown.out
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("hour", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_date_that_no_clock_has_is_read(run: Run, tmp_path: Path, hour: str) -> None:
+    """In UTC it would be a day before the first, or after the last."""
+    file = tmp_path / "report.tar.gz"
+    body = document({"main": exited(0, at=hour), "istio-proxy": RUNNING})
+    body["metadata"] |= {"namespace": "training", "uid": "u"}
+    event = {
+        "metadata": {"namespace": "training"}, "involvedObject": {"kind": "Job", "uid": "v"},
+        "type": "Warning", "reason": "FailedCreate", "lastTimestamp": hour,
+    }  # fmt: skip
+    parts = {"api/v1/pods.json": [body], "api/v1/events.json": [event]}
+    members = [(member(name), json.dumps(body).encode()) for name, body in parts.items()]
+    file.write_bytes(packed(GOOD, *members))
+    shown = run("audit", "-f", str(file), "--report", str(tmp_path / "page"), columns=None)
+    assert "stuck: 1" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -294,7 +333,7 @@ def test_a_message_has_nothing_that_it_quotes(text: str, kept: str) -> None:
     [
         ('calling webhook "v.acme.com": EOF', 'webhook "n'),
         ('failed calling webhook "namespace.sidecar-injector.istio.io": EOF', "sidecar-injector"),
-        ('"x" is forbidden: error looking up service account acme/default: acme', "service account"),
+        ('"x" is forbidden: error looking up service account acme/x: acme', "service account"),
         ('pods "acme" is forbidden: exceeded quota: acme', "is forbidden: exceeded quota"),
         ('pods "x" is forbidden: no acme', "…"),
     ],

@@ -19,6 +19,7 @@ from istio_aux.kube.recorded import Answers, Object, Recorded
 from istio_aux.model.text import UNDECODABLE, problem, quoted
 
 MOST, MEMBERS = 128 << 20, 200  # Bytes of all members, unpacked, and how many.
+VALUES = 8 << 20  # Of all JSON, at most: what is empty takes thirty times as much memory as text.
 MANIFEST, ANSWERS = "manifest.json", "answers.json"
 
 
@@ -40,6 +41,8 @@ def read(path: Path) -> Recorded:
     """What commands ask instead of a cluster; `BadArchiveError` if it is none, or too much."""
     try:
         files = dict(_folder(path) if path.is_dir() else _members(path))
+        if sum(body.count(each) for body in files.values() for each in (b",", b"[", b"{")) > VALUES:
+            raise ValueError(f"expected at most {VALUES >> 20} million values")
         answers = msgspec.json.decode(files[ANSWERS], type=Answers)
         return Recorded(answers, {
             name.removesuffix(".json"): msgspec.json.decode(body, type=list[Object])
@@ -59,8 +62,11 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     """The files of a tar, each by its name below the folder that has all of them."""
     with path.open("rb") as file:
         # Not by `tarfile`: it reads a header of any size at once.
-        body = zlib.decompressobj(wbits=31).decompress(file.read(MOST), MOST + 1)
+        unpacking = zlib.decompressobj(wbits=31)
+        body = unpacking.decompress(file.read(MOST), MOST + 1)
     _bounded(len(body), 0)
+    if not unpacking.eof:  # `tarfile` takes some beginnings of a tar for all of it.
+        raise ValueError("its end is missing")
     size = 0
     with tarfile.open(fileobj=io.BytesIO(body), mode="r:") as tar:
         for number, member in enumerate(tar):

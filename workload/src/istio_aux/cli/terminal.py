@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Self, TextIO
 
+from istio_aux.model.moment import in_utc
 from istio_aux.model.text import printable
 
 _GAP = "  "
@@ -138,7 +139,7 @@ def age(since: datetime | None, now: datetime) -> str:
 
 def minute(since: datetime | None) -> str:
     """A time, to the minute."""
-    return f"{since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else "unknown"
+    return f"{in_utc(since):%Y-%m-%d %H:%M}Z" if since else "unknown"
 
 
 def _width(cell: Cell) -> int:

@@ -8,7 +8,7 @@ Job and pod. Rights in one namespace are enough.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
 from istio_aux.kube.objects import Key, Unreadable, decoded
 from istio_aux.model import owners, templates
+from istio_aux.model.moment import in_utc
 from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
@@ -391,5 +392,5 @@ async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping
                 continue
             owner, where = f"{about.kind.lower()}/{about.name}", event.metadata.namespace
             why = event.message[:LONGEST_WHY]
-            found[about.uid] = RefusedPods(where, owner, at.astimezone(UTC), why)
+            found[about.uid] = RefusedPods(where, owner, in_utc(at), why)
     return found

@@ -86,6 +86,8 @@ class Recorded(Client):
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         super().__init__(Access("", tls, lambda: None, renewed=_nowhere))
         self._answers, self._collections = answers, collections
+        self._found = dict[tuple[str, str], dict[object, list[Object]]]()
+        self._lists = dict[str, Sequence[Object]]()  # Those that are read, by their `continue`.
 
     def clock(self) -> Moment:
         """The moment of the record."""
@@ -98,17 +100,42 @@ class Recorded(Client):
         collection, singles, asked = f"{api}/{plural}", self._answers.singles, dict(params)
         if single := singles.get(path[1:]) or singles.get(collection):
             return single.read()
-        items = [
-            it for it in self._collections.get(collection, ())
-            if namespace in (None, _field(it, "metadata.namespace"))
-            and (not name or _field(it, "metadata.name") == name)
-        ]  # fmt: skip
         if not name and collection in self._collections:
-            return _page([it for it in items if _matches(it, asked)], asked)
+            items = self._lists.pop(asked.get("continue", ""), None)
+            if items is None:
+                items = [it for it in self._of(collection, namespace) if _matches(it, asked)]
+            return self._page(items, asked)
+        items = [
+            it for it in self._of(collection, name, "metadata.name")
+            if namespace in (None, _field(it, "metadata.namespace"))
+        ]  # fmt: skip
         if not items:
             why = f'{plural} "{name}" not found' if name else f"the archive has no {plural}"
             raise ApiError(404, why, reason="NotFound")
         return msgspec.json.encode(items[0])
+
+    def _of(
+        self, collection: str, value: str | None, path: str = "metadata.namespace"
+    ) -> Sequence[Object]:
+        """The objects that have a value at ``path``, or all; each path is looked at once."""
+        items = self._collections.get(collection, ())
+        if value is None:
+            return items
+        if (found := self._found.get((collection, path))) is None:
+            found = self._found[collection, path] = dict[object, list[Object]]()
+            for it in items:
+                field = _field(it, path)
+                found.setdefault(field if isinstance(field, str) else None, []).append(it)
+        return found.get(value, ())
+
+    def _page(self, items: Sequence[Object], params: Mapping[str, str]) -> bytes:
+        begin = int(params.get("continue", "0").partition(" ")[0])
+        end = begin + int(params.get("limit", len(items)))
+        meta = {"resourceVersion": "1", "continue": ""}
+        if end < len(items):
+            meta["continue"] = f"{end} {id(items)}"
+            self._lists[meta["continue"]] = items
+        return msgspec.json.encode({"metadata": meta, "items": items[begin:end]})
 
     async def post(self, path: str, body: bytes, *_: Any, **_more: Any) -> bytes:
         """What was answered to the same question; `ApiError` if it was not asked."""
@@ -135,10 +162,3 @@ def _matches(found: Object, params: Mapping[str, str]) -> bool:
     labels = _field(found, "metadata.labels")
     chosen = selectors.parse(params.get("labelSelector", ""))
     return chosen.matches(cast("dict[str, str]", labels) if isinstance(labels, dict) else {})
-
-
-def _page(items: Sequence[Object], params: Mapping[str, str]) -> bytes:
-    begin = int(params.get("continue", 0))
-    end = begin + int(params.get("limit", len(items)))
-    meta = {"resourceVersion": "1", "continue": str(end) if end < len(items) else ""}
-    return msgspec.json.encode({"metadata": meta, "items": items[begin:end]})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from heapq import merge
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from istio_aux.model.documents import Work
+from istio_aux.model.moment import in_utc
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability
 from istio_aux.model.resources import Requests, total
@@ -284,7 +285,7 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
     # ``12 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``
     text = f"{len(pods)} pod{' is' if len(pods) == 1 else 's are'} kept by"
     text += f" {listed(by, most=_NAMES)}"
-    text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z" if since else ""
+    text += f" since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
     text += f": {requests}" if str(requests) else ""
     text += f"; the requests of {unreadable} cannot be read" if unreadable else ""
     return Holder(

@@ -35,6 +35,14 @@ Clock = Callable[[], Moment]
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 
 
+def in_utc(date: datetime) -> datetime:
+    """The date in UTC; that of the first or last day of all keeps its hour: no other day exists."""
+    try:
+        return date.astimezone(UTC)
+    except OverflowError:
+        return date.replace(tzinfo=UTC)
+
+
 class TokenLife(msgspec.Struct, frozen=True):
     """When a bearer token was issued, and when it expires, in seconds since 1970 (RFC 7519)."""
 
