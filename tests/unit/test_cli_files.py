@@ -64,6 +64,16 @@ def deep(text: str, levels: int = 2_000) -> str:
     return text.replace('"@"', "[" * levels + "]" * levels)
 
 
+def test_a_pipe_is_read_once(answer: Answer) -> None:
+    """As a shell passes `-f <(kubectl get pod x -o json)`: its beginning is not read twice."""
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as file:
+        file.write(PLAIN)
+    outcome = answer("explain", "-f", f"/dev/fd/{read}")
+    os.close(read)
+    assert (outcome.actions, outcome.errors) == (["quit"], [])
+
+
 def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     """Its fields are a contract."""
     why = "exited 0 (Completed), not restarted (restartPolicy Never)"

@@ -49,9 +49,9 @@ _kind = msgspec.json.Decoder(_Kind)
 def is_archive(path: str) -> bool:
     """Whether it is what `bug-report` writes, or may be: a folder, or what gzip has made."""
     try:
-        if Path(path).is_dir():
-            return True
-        with Path(path).open("rb") as file:
+        if not (found := Path(path)).is_file():
+            return found.is_dir()  # What is read of a pipe is gone.
+        with found.open("rb") as file:
             return file.read(2) == b"\x1f\x8b"
     except OSError:
         return False  # Also for ``-``.
