@@ -263,6 +263,20 @@ def test_an_archive_of_many_objects_is_read_in_seconds(run: Run, tmp_path: Path)
     assert time.process_time() - began < 20
 
 
+def test_a_name_in_an_archive_commands_no_terminal(run: Run, tmp_path: Path) -> None:
+    """No API server has looked at it; text, JSON and YAML escape it, too."""
+    file = tmp_path / "report.tar.gz"
+    body = document({"main": DONE, "istio-proxy": RUNNING})
+    body["metadata"] |= {"name": "a\x1b]0;b\x07\nc", "namespace": "training", "uid": "u"}
+    file.write_bytes(packed(GOOD, (member("api/v1/pods.json"), json.dumps([body]).encode())))
+    for form in ("name", "text", "wide", "json", "yaml", "jsonpath={.items[*].name}"):
+        shown = run("audit", "-f", str(file), "-o", form, columns=None, errors=None)
+        assert (shown.status, {"\x1b", "\x07"} & {*shown.out}) == (0, set())
+    assert run("audit", "-f", str(file), "-o", "name", columns=None).out == (
+        "pod/a\\x1b]0;b\\x07\\nc\n"
+    )
+
+
 @pytest.mark.parametrize("hour", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 def test_a_date_that_no_clock_has_is_read(run: Run, tmp_path: Path, hour: str) -> None:
     """In UTC it would be a day before the first, or after the last."""

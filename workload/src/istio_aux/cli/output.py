@@ -14,7 +14,7 @@ from msgspec import structs
 from istio_aux.cli.jsonpath import Path, Template
 from istio_aux.cli.terminal import Cell, Terminal
 from istio_aux.model import documents
-from istio_aux.model.text import alternatives, printable_json
+from istio_aux.model.text import alternatives, printable, printable_json
 
 FORMATS = ("text", "wide", "json", "yaml", "name")
 _TEMPLATE = "jsonpath="
@@ -108,7 +108,7 @@ class Output(msgspec.Struct, frozen=True):
                 yield text.encode(stream.encoding, "replace")
             case "name":
                 names = (getattr(item, "name", "") for part in parts for item in part.items)
-                yield from (f"pod/{name}\n".encode() for name in names if name)
+                yield from (f"pod/{printable(name)}\n".encode() for name in names if name)
             case _:
                 text = self._text(parts, Terminal.of(stream))
                 yield f"{text}\n".encode(stream.encoding, "replace") if text else b""
