@@ -33,6 +33,7 @@ LIST = {
         ('{.items[?(@.state=="stuck")].since}', "3"),
         ("{.items[?(@.since>=2)].state}", "stuck"),
         ("{.items[?(@.requests.gpus)].name}", "a"),
+        ("{.items[?(@.requests>3)].name}{.items[?(@.by<null)].name}", ""),
         ("{$.items[*]['labels'].k8s\\.io/app}", "c"),
         ("{.items[7].name}{.nothing}{.items.name}", ""),
         ("{range .items[*]}{range .by[*]}{@},{end}{end}", "x,y,"),
@@ -54,6 +55,7 @@ def test_a_template_gives_what_kubectl_would(template: str, shown: str) -> None:
         ("{.name}{end}", "{end} without {range}"),
         ("a {.name", "'{.name': no } for this {"),
         ("a }", "'a }': no { for a }"),
+        ("{range @}" * 999 + "{end}" * 999, "expected at most 32 {range} in one another"),
     ],
 )
 def test_a_bad_template_says_what_is_wrong(

@@ -28,6 +28,7 @@ _STEP = re.compile(
     r"""|\[\?\(\s*@(?P<where>(?:\.(?:[\w/-]|\\.)+)+)\s*"""
     r"""(?:(?P<how>[=!<>]=|<|>)\s*(?P<than>"[^"]*"|'[^']*'|[\w.+-]+)\s*)?\)\]"""
 )
+_DEEPEST = 32  # Levels of ``range``.
 _ESCAPED = re.compile(r"\\(.)")
 _COMPARED = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
@@ -87,6 +88,8 @@ class Template(NamedTuple):
             elif words[:1] in {'"', "'"}:
                 stack[-1][1].append(_unquoted(words))
             elif words == "range" or words.startswith(("range ", "range.")):
+                if len(stack) > _DEEPEST:
+                    raise ValueError(f"expected at most {_DEEPEST} {{range}} in one another")
                 stack.append((Path.parse(words.removeprefix("range")), []))
             elif words == "end":
                 path, parts = stack.pop()
@@ -158,7 +161,8 @@ def _filtered(
 ) -> Iterator[Any]:
     for each in _list(value):
         for found in path.of(each):
-            alike = isinstance(found, str) == isinstance(than, str) and found is not None
+            numbers = isinstance(found, int | float) and isinstance(than, int | float)
+            alike = numbers or (isinstance(found, str) and isinstance(than, str))
             if compared is None or (alike and compared(found, than)):
                 yield each
                 break
