@@ -18,7 +18,7 @@ from aiohttp import web
 from istio_aux.cli import archive
 from istio_aux.cli.trimmed import Names, pod, trimmed
 from istio_aux.model.pod import decode
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, discovery
 from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Ask, Run, Shown, objects, put_pod
 from unit.test_cli_audit import fill
@@ -322,6 +322,28 @@ def test_what_decides_stays_and_its_text_does_not() -> None:
     assert proxy.env
     assert proxy.env[0].value == '{"statusPort":1,"terminationDrainDuration":"60s"}'
     assert SECRET not in str(new)
+
+
+async def test_an_anonymous_archive_names_no_types_of_others(ask: Ask, tmp_path: Path) -> None:
+    """Neither those that a company serves nor, beside the name of a namespace, a longer one."""
+    file, more = tmp_path / "report.tar.gz", [("acme.com/v1", "invoices", "Invoice", "")]
+
+    async def serve(request: web.Request) -> web.Response | None:
+        types = discovery(("batch/v1", "jobs", "Job", ""), *more)
+        return web.json_response(types) if request.path == "/apis" else None
+
+    async with ApiServer() as api:
+        api.always(serve)
+        await reported(ask, api, file, "--anonymous")
+    answers = unpacked(file)["answers.json"]
+    assert ("acme" in answers, "jobs" in answers) == (False, True)
+
+
+def test_a_name_in_another_name_is_replaced() -> None:
+    """In that of a webhook configuration, where one namespace may begin as another does."""
+    names = Names(anonymous=True)
+    names.spaces |= {"prod", "prod-acme", "pro"}
+    assert "acme" not in names.configuration("istio-sidecar-injector-prod-acme")
 
 
 @pytest.mark.parametrize(

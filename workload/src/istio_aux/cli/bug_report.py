@@ -33,6 +33,7 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.names import EVENT_CONTROLLER, STATUS_PORT
 from istio_aux.model.owners import Job, JobSpec, group
 from istio_aux.model.pod import Metadata, Pod, Struct
+from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import UNDECODABLE, printable_json
 from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Namespace
 from istio_aux.rights import ADMISSION, LEASES
@@ -146,7 +147,10 @@ class _Report:
             accept = actions.GROUPS if kind is actions.Discovery else ""
             try:
                 answer = await self._client.get(f"/{path}", accept=accept)
-                self._singles[path] = Reply(body=_raw(decoded(answer, kind)))
+                found = decoded(answer, kind)
+                if isinstance(found, actions.Discovery) and self._names.anonymous:
+                    found = actions.only(found, self._owners.keys() | WORKLOADS.keys())
+                self._singles[path] = Reply(body=_raw(found))
             except ApiError as error:
                 self._singles[path] = self._reply(error)
         for each in self._units[:UNITS]:

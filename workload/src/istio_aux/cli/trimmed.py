@@ -64,7 +64,10 @@ _PLAIN = {
     keys.INJECTION, keys.INJECT, keys.DATAPLANE, REVISION, "istio.io/deactivated",
     "io.datastrophic/istio-aux",
 }  # fmt: skip
-_STAY = {*_PLAIN, NAMESPACE_NAME, SERVICE, LABEL, "k8s-app", "app", *(key for key, _ in JUJU_PODS)}
+_STAY = {
+    *_PLAIN, NAMESPACE_NAME, SERVICE, LABEL, selectors.TOO_MANY_LABELS, "k8s-app", "app",
+    *(key for key, _ in JUJU_PODS),
+}  # fmt: skip
 _NAMES = {"namespace", "generateName", "nodeName", "uid", "holderIdentity", "url"}  # Fields.
 _NAMED = {"metadata", "ownerReferences", "involvedObject", "service"}  # In these also ``name``.
 
@@ -135,7 +138,7 @@ class Names:
 
     def configuration(self, name: str) -> str:
         """The name of a webhook configuration, in which that of its namespace may be."""
-        for each in self.spaces:
+        for each in sorted(self.spaces, key=len, reverse=True):  # One may begin as another does.
             name = name.replace(each, self(each))
         return name
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
@@ -205,6 +206,23 @@ async def served_types(client: Client) -> list[ServedType]:
         for of in answer.items or ():
             types += _types(of)
     return types
+
+
+def only(found: Discovery, kinds: Collection[tuple[str, str]]) -> Discovery:
+    """The types of these groups and kinds alone: who has made the others is nobody's business."""
+    groups = list[_ApiGroup]()
+    for of in found.items or ():
+        versions = list[_ApiVersion]()
+        for each in of.versions or ():
+            wanted = (
+                it for it in each.resources or ()
+                if (of.metadata.name, it.response_kind.kind) in kinds
+            )  # fmt: skip
+            if resources := tuple(wanted):
+                versions.append(replace(each, resources=resources))
+        if versions:
+            groups.append(replace(of, versions=tuple(versions)))
+    return replace(found, items=tuple(groups))
 
 
 def _types(of: _ApiGroup) -> Iterator[ServedType]:
