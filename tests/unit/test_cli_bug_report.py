@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.cli import archive
+from istio_aux.cli import archive, bug_report
 from istio_aux.cli.trimmed import Names, pod, trimmed
 from istio_aux.model.pod import decode
 from unit.apiserver import ApiServer, discovery
@@ -114,6 +114,18 @@ async def reported(ask: Ask, api: ApiServer, file: Path, *more: str) -> Shown:
     made = await ask(api, "bug-report", str(file), *more, columns=None)
     assert (made.status, made.err) == (0, "")
     return made
+
+
+async def test_no_more_is_kept_than_can_be_read_again_and_what_is_left_out_is_said(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bug_report, "ALL", 1500)
+    async with ApiServer() as api:
+        await furnish(api)
+        made = await ask(api, "bug-report", str(tmp_path / "report.tar.gz"))
+        audited = await ask(api, "audit", "-f", str(tmp_path / "report.tar.gz"))
+    assert re.search("left out: api/v1/pods: [0-9]+ objects are too much", made.err)
+    assert (made.status, audited.status) == (0, 0)
 
 
 async def test_commands_answer_from_an_archive_as_from_the_cluster(

@@ -38,7 +38,8 @@ from istio_aux.model.text import UNDECODABLE, printable_json
 from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Namespace
 from istio_aux.rights import ADMISSION, LEASES
 
-LARGEST, MOST = 64 << 10, 24 << 20  # Bytes of an object, and of all of its kind.
+# Bytes of an object, of all of its kind, and of all kinds: `archive` reads so many with ease.
+LARGEST, MOST, ALL = 64 << 10, 24 << 20, 64 << 20
 UNITS, _CONTAINER = 5, "istio-aux"
 LINES, LONGEST_LOG, _LINE = 500, 512 << 10, 4 << 10  # Of a unit's log: lines, bytes, and of a line.
 _LOGGED, _NAMED = ("time", "level", "event", "outcome", "status"), ("namespace", "pod", "uid")
@@ -186,7 +187,8 @@ class _Report:
         match, left = actions.PATH.fullmatch(path), 0
         key = f"{match[1]}/{match[3]}" if match else path[1:]
         items = self._objects.get(key, [])
-        size = sum(map(len, items))
+        others = sum(len(it) for kind, its in self._objects.items() for it in its if kind != key)
+        size, most = sum(map(len, items)), min(MOST, ALL - others)
         pages = actions.pages(self._client, path, kind, selection or {}, accept=accept)
         try:
             async for page in pages:
@@ -194,7 +196,7 @@ class _Report:
                 for each in filter(None, map(keep, page.items)):
                     body = msgspec.json.encode(self._trimmed(each))
                     size += len(body)
-                    if len(body) > LARGEST or size > MOST:
+                    if len(body) > LARGEST or size > most:
                         left += 1
                     else:
                         items.append(body)
