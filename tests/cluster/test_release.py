@@ -144,7 +144,7 @@ def test_krew_installs_what_the_checksums_say(release: Played, tmp_path: Path) -
         assert platform["sha256"] == sums[name]
         with tarfile.open(release.dist / name) as archive:
             assert archive.getnames() == ["LICENSE", platform["bin"]]
-            archive.extractall(tmp_path, filter="data")
+        subprocess.run(["tar", "-xf", release.dist / name, "-C", tmp_path], check=True)
     said = subprocess.run(
         [tmp_path / "istio-aux", "--version"], capture_output=True, text=True, check=True
     )
