@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import re
 import socket
+from collections.abc import AsyncIterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,21 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.model.pod import OwnerReference
 from unit.apiserver import ApiServer, Fault, refusal
+
+
+def connections(port: int) -> list[socket.socket]:
+    """Those of this process to a server that are open."""
+    found = list[socket.socket]()
+    for each in gc.get_objects():
+        if isinstance(each, socket.socket) and each.family == socket.AF_INET:
+            with suppress(OSError):  # It is closed, or not connected.
+                found += [each] if each.getpeername()[1] == port else []
+    return found
+
+
+async def drained(lines: AsyncIterable[object]) -> None:
+    async for _ in lines:
+        pass
 
 
 def saying(response: web.Response) -> Fault:
@@ -96,6 +114,21 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
             async with Client(dataclasses.replace(api.access(), server=server)) as client:
                 with pytest.raises(NoConnectionError, match="Connection timeout"):
                     await client.get("/api/v1/pods")
+
+
+@pytest.mark.parametrize("turns", range(20))
+async def test_a_client_leaves_no_connection_open_whenever_its_watch_was_cancelled(
+    turns: int,
+) -> None:
+    async with ApiServer() as api:
+        async with Client(api.access()) as client:
+            lines = client.watch("/api/v1/pods", {"watch": "1", "resourceVersion": "1"}, silence=60)
+            watch = asyncio.create_task(drained(lines))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            watch.cancel()
+            await asyncio.wait([watch])
+        assert not connections(int(api.url.rpartition(":")[2]))
 
 
 async def test_an_answer_that_comes_byte_by_byte_is_given_up(

@@ -11,9 +11,10 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Self
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_ws import ClientWebSocketResponse
@@ -67,13 +68,14 @@ class Client:
         self.namespace = access.namespace  # That of the credentials, as for kubectl.
         self._session: aiohttp.ClientSession | None = None
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self._sockets = WeakSet[socket.socket]()
 
     async def __aenter__(self) -> Self:
         """Open the session; it connects on the first request."""
         self._session = aiohttp.ClientSession(
             # Callers bound their own concurrency. With one limit for all, watches and hung execs
             # would delay a GET.
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "istio-aux", "Accept": "application/json"},
             request_class=_Request,
@@ -85,6 +87,14 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._open.close()
+        # That of a cancelled watch stays open until the server says its last word in TLS, for up to
+        # 30 s (asyncio/constants.py SSL_SHUTDOWN_TIMEOUT); asyncio closes them in later turns.
+        for each in self._sockets:
+            with suppress(OSError):  # It is closed.
+                each.shutdown(socket.SHUT_RDWR)
+        for _ in range(10):
+            if any(each.fileno() >= 0 for each in self._sockets):
+                await asyncio.sleep(0)
 
     def clock(self) -> Moment:
         """The moment of its answers."""
@@ -257,6 +267,15 @@ class Client:
                 raise _error(response, body)
         return response
 
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self._sockets.add(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if option := getattr(socket, name, None):  # macOS has another name for the first.
+                made.setsockopt(socket.IPPROTO_TCP, option, value)
+        return made
+
     async def _whole(self, response: aiohttp.ClientResponse, longest: int = LONGEST) -> bytes:
         parts, size = list[bytes](), 0
         async with AsyncExitStack() as stack:
@@ -268,15 +287,6 @@ class Client:
                 if size > LARGE >= size - len(part):
                     await stack.enter_async_context(self._large)
             return b"".join(parts)
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    made = socket.socket(*address[:3])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if option := getattr(socket, name, None):  # macOS has another name for the first.
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
 
 
 _still = ContextVar[Check | None]("still", default=None)
