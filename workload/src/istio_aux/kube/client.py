@@ -92,7 +92,7 @@ class Client:
         for each in self._sockets:
             with suppress(OSError):  # It is closed.
                 each.shutdown(socket.SHUT_RDWR)
-        for _ in range(10):
+        for _turn in range(10):
             if any(each.fileno() >= 0 for each in self._sockets):
                 await asyncio.sleep(0)
 
