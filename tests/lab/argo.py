@@ -25,11 +25,12 @@ PORT = 8080
 # only when somebody has asked for /release, and then logs path and content. It does not: answer
 # anything else, or keep anything.
 _STORE = r"""
-cr=$(printf '\r'); path= content=; read -r _ path _
-while [ "$path" != /release ] && read -r line; do
-    line=${line%"$cr"}; [ "$line" = 0 ] && break; content="$content $line"
+cr=$(printf '\r'); content=; read -r _ path _
+while read -r line && line=${line%"$cr"} && [ "$line" != 0 ] && [ "$path$line" != /release ]; do
+    content="$content $line"
 done
-[ "$path" != /release ] || touch /tmp/released
+# Something left unread would reset the connection, maybe before the answer arrives.
+if [ "$path" = /release ]; then touch /tmp/released; else read -r _; fi
 until [ -e /tmp/released ]; do usleep 200000; done
 printf 'HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
 echo "$path: $content" >/proc/1/fd/1
