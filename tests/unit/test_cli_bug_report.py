@@ -261,6 +261,16 @@ def test_a_name_in_an_archive_leads_nowhere(run: Run, tmp_path: Path) -> None:
     assert (shown.status, "Too many levels of symbolic links" in shown.err) == (2, True)
 
 
+def test_a_folder_of_much_else_is_not_looked_through(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "answers.json").write_text('{"wall": 1}')
+    for number in range(2 * archive.MEMBERS):
+        (tmp_path / str(number)).mkdir()
+    shown = run("audit", "-f", str(tmp_path), columns=None, errors=None)
+    assert shown.err == (
+        f"{tmp_path}: no archive of bug-report: expected at most 128 MiB in 200 files\n"
+    )
+
+
 def test_an_archive_of_many_objects_is_read_in_seconds(run: Run, tmp_path: Path) -> None:
     """A page costs what is on it, and an object by its name does not cost all others."""
     file, many = tmp_path / "report.tar.gz", 40_000

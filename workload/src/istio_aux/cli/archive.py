@@ -11,6 +11,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -81,7 +82,9 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _folder(path: Path) -> Iterator[tuple[str, bytes]]:
-    size, files = 0, [each for each in path.rglob("*.json") if each.is_file()]
+    found = [*islice(path.rglob("*"), 2 * MEMBERS)]  # With folders: it may be somebody's home.
+    _bounded(0, len(found) // 2 + 1)
+    size, files = 0, [each for each in found if each.suffix == ".json" and each.is_file()]
     for number, file in enumerate(files):
         # A link is refused.
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as content:
