@@ -89,12 +89,12 @@ Ask = Callable[..., Coroutine[Any, Any, Shown]]
 
 
 @pytest.fixture
-def ask(run: Run, tmp_path: Path) -> Ask:
+def ask(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Run the command line beside an API server, on a thread of its own."""
 
     async def ask(api: ApiServer, *argv: str, **screens: int | None) -> Shown:
-        kubeconfig = str(api.kubeconfig(tmp_path))
-        return await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig, **screens)
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
+        return await asyncio.to_thread(run, *argv, **screens)
 
     return ask
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,9 @@ async def test_several_contexts_give_one_table_and_one_that_does_not_answer_is_n
             [],
         ]
         assert "west: pods: 3; stuck: 2," in shown.out
+        free = f"istio-aux quit -n training --yes --kubeconfig {fleet} --context "
+        commands = [line.strip() for line in shown.out.splitlines() if "istio-aux quit" in line]
+        assert commands == [f"{free}east", f"{free}west"]
 
         asked += ["--context", "gone"]
         shown = await asyncio.to_thread(run, "audit", *asked, "-o", "json", errors=None)
@@ -139,6 +143,9 @@ async def test_several_contexts_give_one_table_and_one_that_does_not_answer_is_n
         assert [(each["cluster"], each["name"]) for each in objects(shown)] == [
             ("east", "a"), ("west", "b"), ("west", "c"),
         ]  # fmt: skip
+        for each in objects(shown):
+            free = ["quit", "-n", "training", each["name"], "--yes", "--kubeconfig", fleet]
+            assert shlex.split(each["free"]) == ["istio-aux", *free, "--context", each["cluster"]]
 
         explained = await asyncio.to_thread(run, "explain", "-A", *asked, columns=None)
         assert "west: training/c  " in explained.out

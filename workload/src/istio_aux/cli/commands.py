@@ -19,7 +19,7 @@ from typing import Any, cast
 from msgspec import structs
 
 from istio_aux import revision, settings
-from istio_aux.cli import files, report
+from istio_aux.cli import files, output, report
 from istio_aux.cli.installation import Installation, Judgement
 from istio_aux.cli.jsonpath import Path as Key
 from istio_aux.cli.output import FORMATS, Output
@@ -145,6 +145,7 @@ def _ask(place: str, *, patient: bool = True, client: str = "Client", **more: An
 
         def ask(context: str | None) -> int:
             asked = structs.replace(request, context=context)
+            output.reached_by(kubeconfig=asked.kubeconfig, context=context)
             return cluster.run(partial(answer, **more), asked, patient=patient, kind=kind)
 
         if len(clusters := [*dict.fromkeys(args.context)]) < 2:

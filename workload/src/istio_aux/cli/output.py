@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -12,12 +13,13 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.cli.jsonpath import Path, Template
-from istio_aux.cli.terminal import Cell, Terminal
+from istio_aux.cli.terminal import Cell, Style, Terminal
 from istio_aux.model import documents
 from istio_aux.model.text import alternatives, printable, printable_json
 
 FORMATS = ("text", "wide", "json", "yaml", "name")
 _TEMPLATE = "jsonpath="
+_COMMANDS = {"free", "restart", "change", "run"}  # Fields of objects that are to be pasted.
 
 Row = Sequence[str | Cell]
 
@@ -29,9 +31,11 @@ class Part(NamedTuple):
     text: Callable[..., str]
     facts: dict[str, Any]
     cluster: str = ""
+    flags: str = ""
 
 
 _CLUSTER = ContextVar[str]("cluster", default="")
+_FLAGS = ContextVar[str]("flags", default="")
 _PARTS = ContextVar[list[Part] | None]("parts", default=None)
 
 
@@ -59,8 +63,9 @@ class Output(msgspec.Struct, frozen=True):
 
     def show(self, part: Part, stream: TextIO) -> None:
         """Print an answer, or keep it while others are `gathered`."""
+        part = part._replace(cluster=_CLUSTER.get(), flags=_FLAGS.get())
         if (parts := _PARTS.get()) is not None:
-            parts.append(part._replace(cluster=_CLUSTER.get()))
+            parts.append(part)
         else:
             stream.buffer.write(b"".join(self._shown([part], stream)))
 
@@ -97,7 +102,7 @@ class Output(msgspec.Struct, frozen=True):
 
     def _shown(self, parts: Sequence[Part], stream: TextIO) -> Iterator[bytes]:
         parts = [part._replace(items=self._sorted(part.items)) for part in parts]
-        told = [_told(part.cluster, item) for part in parts for item in part.items]
+        told = [_told(part, item) for part in parts for item in part.items]
         match self.format:
             case "json":
                 yield from (printable_json(msgspec.json.encode(each)) + b"\n" for each in told)
@@ -130,17 +135,20 @@ class Output(msgspec.Struct, frozen=True):
             terminal = terminal._replace(width=None)
             parts = [part._replace(items=[*map(_alone, part.items)]) for part in parts]
         if self.headers and len(parts) == 1 and not parts[0].cluster:
+            terminal = terminal._replace(flags=parts[0].flags)
             return parts[0].text(parts[0].items, terminal, **parts[0].facts)
         tables, others = dict[str, list[Row]](), list[str]()
         for part in parts:
-            kept, of = _Kept(*terminal), f"{part.cluster}: " if part.cluster else ""
+            kept, of = _Kept(*terminal._replace(flags=part.flags)), part.cluster
             kept.tables = {}
-            said = part.text(part.items, kept, **part.facts).strip("\n")
+            said = part.text(part.items, kept, **part.facts).strip("\n").splitlines()
             for titles, rows in kept.tables.items():
-                head, first = ("CLUSTER ", [part.cluster]) if of else ("", [])
-                tables.setdefault(head + titles, []).extend([*first, *row] for row in rows)
+                named = [["" if _to_paste(row) else of, *row] for row in rows] if of else rows
+                tables.setdefault("CLUSTER " * bool(of) + titles, []).extend(named)
+            if of:  # A command stays one that can be pasted.
+                said = [line if part.flags in line else f"{of}: {line}" for line in said if line]
             if self.headers or not kept.tables:
-                others += [f"{of}{line}" for line in said.splitlines() if line or not of]
+                others += said
         lines = [
             line
             for titles, rows in tables.items()
@@ -176,8 +184,27 @@ def _merged(parts: Iterable[Part]) -> list[Part]:
     return merged
 
 
-def _told(cluster: str, item: msgspec.Struct) -> object:
-    return {"cluster": cluster, **msgspec.to_builtins(item)} if cluster else item
+def _told(part: Part, item: msgspec.Struct) -> object:
+    told = {"cluster": part.cluster} if part.cluster else dict[str, object]()
+    told |= msgspec.to_builtins(item)
+    for name in _COMMANDS & told.keys():
+        told[name] = with_flags(str(told[name]), part.flags)
+    return told
+
+
+def with_flags(commands: str, flags: str) -> str:
+    """Commands, one a line, each for the cluster that was asked."""
+    return "\n".join(line + flags for line in commands.splitlines())
+
+
+def reached_by(**flags: object) -> None:
+    """Commands that are shown from now on have those of these flags that were given."""
+    given = [f" --{name} {shlex.quote(str(value))}" for name, value in flags.items() if value]
+    _FLAGS.set("".join(given))
+
+
+def _to_paste(row: Row) -> bool:
+    return isinstance(row[-1], Cell) and row[-1].style is Style.COMMAND
 
 
 def _alone(item: msgspec.Struct) -> msgspec.Struct:

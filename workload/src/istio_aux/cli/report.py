@@ -374,7 +374,10 @@ def check_text(
         if each.do:
             page = f" ({each.see})" if each.see else ""
             rows.append(("", "", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
-        rows += (("", "", "", Cell(line, Style.COMMAND)) for line in each.run.splitlines())
+        rows += (
+            ("", "", "", Cell(line + terminal.flags, Style.COMMAND))
+            for line in each.run.splitlines()
+        )
     summary = "nothing keeps istio-aux from working here"
     if not works(results):
         bad = _counts([each.result for each in results], Verdict.PROBLEM, Verdict.UNKNOWN)

@@ -77,7 +77,7 @@ def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = 
     title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
     lines = terminal.beside(indent, len(indent), Cell(title + (":" if commands else ""), style))
     for command in commands.splitlines():
-        lines.append(f"{indent}  {terminal.paint(Cell(command, Style.COMMAND))}")
+        lines.append(f"{indent}  {terminal.paint(Cell(command + terminal.flags, Style.COMMAND))}")
     return lines
 
 
