@@ -158,6 +158,13 @@ async def test_a_command_that_speaks_of_one_cluster_refuses_a_second(run: Run) -
         assert raised.value.code == 2
 
 
+@pytest.mark.parametrize("command", ["check", "version"])
+def test_what_has_no_names_is_not_shown_as_nothing(run: Run, command: str) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run(command, "-o", "name")
+    assert raised.value.code == 2
+
+
 async def test_version_is_one_line_and_says_what_is_not_known(ask: Ask, run: Run) -> None:
     async with ApiServer() as api:
         await install(api, {"lease": "mesh-jobs/istio-aux"})

@@ -373,6 +373,7 @@ _RECORDED = {
     "metavar": "ARCHIVE",
     "help": "answer from what bug-report wrote, or the folder it was unpacked to",
 }
+_UNNAMED = {"type": _checked(Output.unnamed)}
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {
     "type": str,
@@ -405,7 +406,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "check": (
         _ask("check:check"),
         f"file pre to timeout ignore {_SHOWN} {_JUDGED}",
-        {"file": _RECORDED},
+        {"file": _RECORDED, "output": _UNNAMED},
     ),
     "bug-report": (
         _ask("bug_report:bug_report", client="HearingClient"),
@@ -420,7 +421,11 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "version": (
         _versions,
         f"timeout namespace {_SHOWN} {_CLUSTER}",
-        {"timeout": {"default": 5.0}, "namespace": {"help": "only proxies of this namespace"}},
+        {
+            "timeout": {"default": 5.0},
+            "output": _UNNAMED,
+            "namespace": {"help": "only proxies of this namespace"},
+        },
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (

@@ -56,6 +56,13 @@ class Output(msgspec.Struct, frozen=True):
             raise ValueError(f"{text}: expected {alternatives([*FORMATS, f'{_TEMPLATE}TEMPLATE'])}")
         return cls(text)
 
+    @classmethod
+    def unnamed(cls, text: str) -> Output:
+        """The same, for an answer whose objects have no names."""
+        if text == "name":
+            raise ValueError("name: what this command shows has no names")
+        return cls.read(text)
+
     @property
     def at_once(self) -> bool:
         """Whether an object is shown when it is known, before the next one is."""
