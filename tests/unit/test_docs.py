@@ -407,8 +407,8 @@ def test_the_reference_has_every_text_of_a_status(said: str) -> None:
 
 # What parts a sentence into what has to be in the program: numbers, names, marks, options, columns.
 _PARTS = re.compile(
-    r"[\w/.]*\d[\w/.:%]*|[a-z]+(?:-[\w/]+)+|[a-z]+/\w+|[a-z.]+\.io\b|NAME"
-    r"|[…();:,.\"`']|--\w+|\s{2,}"
+    r":? https?://\S+|(?<=: )\w+(?= \()|[\w/.]*\d[\w/.:%]*|[a-z]+(?:-[\w/]+)+|[a-z]+/\w+"
+    r"|[a-z.]+\.io\b|NAME|[…();,.\"`']|--\w+|\s{2,}"
 )
 
 
@@ -416,9 +416,12 @@ _PARTS = re.compile(
 def texts() -> str:
     """All texts of the program, without what is put into them."""
     trees = (ast.parse(each.read_text()) for each in (ROOT / "workload/src").rglob("*.py"))
-    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    notes = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # Docstrings.
     return "\n".join(
-        re.sub(r"\s+", " ", each.value) for each in nodes if isinstance(each.value, str)
+        re.sub(r"\s+", " ", each.value)
+        for each in nodes
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in notes
     )
 
 
