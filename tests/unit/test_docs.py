@@ -419,17 +419,18 @@ def texts() -> str:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     notes = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # Docstrings.
     return "\n".join(
-        re.sub(r"\s+", " ", each.value)
+        re.sub(r"\s+", " ", each.value).strip()
         for each in nodes
         if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in notes
     )
 
 
 def said(part: str) -> bool:
-    """Whether it is a text of the program, or two, one of which is put into the other."""
+    """Whether it is in a text of the program, or two such texts follow each other in it."""
     words = part.split(" ")
-    pairs = ((" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words) + 1))
-    return any(begin in texts() and end in texts() for begin, end in pairs)
+    pairs = ((" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words)))
+    whole = part in texts() or f"{part.rstrip(':')}\n" in texts()
+    return whole or any(f"{one}\n" in texts() and f"\n{two}" in texts() for one, two in pairs)
 
 
 def sayings() -> Iterator[tuple[str, str]]:

@@ -283,7 +283,7 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
     requests = total(pod.requests for pod in pods if pod.requests is not None)
     unreadable = sum(pod.requests is None for pod in pods)
     # ``12 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``
-    text = f"{len(pods)} pod{' is' if len(pods) == 1 else 's are'} kept by"
+    text = f"{len(pods)} {'pod is' if len(pods) == 1 else 'pods are'} kept by"
     text += f" {listed(by, most=_NAMES)}"
     text += f" since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
     text += f": {requests}" if str(requests) else ""
