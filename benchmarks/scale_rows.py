@@ -23,7 +23,7 @@ class Sizes:
         seconds: for how long they come, and for how long reviews are sent.
         quits: pods that finish one after another, ``rate`` a second.
         rate: see there.
-        rounds: how often. The API server collects its garbage before each.
+        rounds: how often. The API server collects its garbage before each, and in none.
         looks: how often each page of a unit is read.
         units: of which one leads.
         exit_delay: seconds from a quit to the proxy's end in the API.

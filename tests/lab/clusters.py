@@ -32,6 +32,8 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
 # From so much on they collect garbage instead of growing to twice what they use.
 FRUGAL = {"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", "6GiB")}
+# `off`: the API server collects garbage only then. A benchmark's programs wait while it does.
+GARBAGE = {"GOGC": gogc} if (gogc := os.environ.get("LAB_GOGC")) else {}
 
 
 @contextlib.contextmanager
@@ -113,7 +115,7 @@ class Cluster:
         server, manager = "kube-apiserver", "kube-controller-manager"
         way = self._egress() if tools.before(34) else None
         arguments = control_plane.kube_apiserver(programs[server], at, files, self.audit, way)
-        self.spawn(server, arguments, env=FRUGAL)
+        self.spawn(server, arguments, env={**FRUGAL, **GARBAGE})
         if self.level == "node":
             node.start_runtime(self, self.tree)
             self.load(images.pause())
