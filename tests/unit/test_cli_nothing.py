@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from asyncio.subprocess import PIPE, STDOUT
-from pathlib import Path
-
 import pytest
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING
 from unit.screens import Ask, put_pod
-from unit.test_cli_files import PROGRAM
 
 LOOKING = ("audit", "explain", "quit", "quit --yes", "restart-unmeshed", "restart-unmeshed --yes")
 NAMESPACES = "/api/v1/namespaces"
@@ -36,24 +31,21 @@ async def test_a_refusal_is_one_line_that_says_what_to_give_and_is_asked_for_onc
     assert api.requests.count(f"GET {path}") == 1
 
 
-async def test_who_cannot_know_which_pods_lack_a_sidecar_is_told_another_way(
-    tmp_path: Path,
-) -> None:
+async def test_who_cannot_know_which_pods_lack_a_sidecar_is_told_another_way(ask: Ask) -> None:
     async with ApiServer() as api:
         api.refuse(NAMESPACES, 403, "Forbidden", "no")
         await put_pod(api, "one", {"main": RUNNING}, namespace="team")
-        argv = (
-            *PROGRAM,
-            "restart-unmeshed",
-            "-n",
-            "team",
-            "--kubeconfig",
-            api.kubeconfig(tmp_path),
-        )
-        process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=STDOUT)
-        said, _ = await process.communicate()  # Its watches end with the process.
+        shown = await ask(api, "restart-unmeshed", "-n", "team")
     way = "where the pod of a Job has no sidecar, delete the Job and apply it again"
-    assert said.decode() == f"this account may not list namespaces: {way}\n"
+    assert (shown.out, shown.err) == ("", f"this account may not list namespaces: {way}\n")
+
+
+async def test_check_says_in_the_same_words_what_the_account_may_not_read(ask: Ask) -> None:
+    async with ApiServer() as api:
+        api.refuse("GET /api/v1/nodes", 403, "Forbidden", "nodes is forbidden: User x cannot")
+        shown = await ask(api, "check", columns=None)
+    [line] = [line for line in shown.out.splitlines() if line.split()[:1] == ["kubernetes"]]
+    assert line.endswith("not known: this account may not list nodes")
 
 
 @pytest.mark.parametrize("command", LOOKING)

@@ -23,7 +23,7 @@ from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError
+from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, gap
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model import findings
@@ -127,11 +127,22 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         results += await _tried("lease", _elected(client, settings.lease))
 
 
+_READS = {
+    "rights": "create selfsubjectaccessreviews",
+    "kubernetes": "list nodes",
+    "installation": "list endpointslices",
+    "ambient": "list nodes and pods",
+    "pods": "list pods",
+    "lease": "get leases",
+}
+"""What each check reads that may fail, as a right."""
+
+
 async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[CheckResult]:
     try:
         return [*await work]
     except KubeError as error:
-        return [preflight.unknown(check, str(error))]
+        return [preflight.unknown(check, gap(error, _READS[check]))]
 
 
 async def _unready(
