@@ -239,7 +239,8 @@ def test_mutate_prints_no_pod_without_what_is_nested_deeply(
 ) -> None:
     outcome = answer("mutate", stdin=deep(json.dumps(body)))
     assert (outcome.status, outcome.lines) == (2, [])
-    assert why in outcome.errors[0]
+    # Garbage of other tests that is collected so deep down complains, too.
+    assert why in "".join(outcome.errors)
 
 
 @pytest.mark.parametrize(
