@@ -445,6 +445,7 @@ async def test_what_may_not_be_read_is_said(ask: Ask, run: Run, tmp_path: Path) 
         api.refuse("GET /api/v1/pods", 403, "Forbidden", "jane may not")
         made = await ask(api, "bug-report", str(file), columns=None)
     assert "left out: api/v1/pods: 403 Forbidden: jane may not" in made.err
+    assert "left out: units: none was found: no log, metrics and status of istio-aux" in made.err
     shown = await ask(api, "audit", "-f", str(file), columns=None)
     assert (shown.status, "this account may not list pods in all namespaces" in shown.err) == (
         1,

@@ -156,6 +156,8 @@ class _Report:
                 self._singles[path] = self._reply(error)
         for each in self._units[:UNITS]:
             await self._unit(each)
+        if not self._units:
+            self.left_out.append("units: none was found: no log, metrics and status of istio-aux")
 
     async def files(self, wall: float) -> dict[str, bytes]:
         """The files of the archive by name, and what `audit` finds in them."""
