@@ -195,13 +195,8 @@ def _told(part: Part, item: msgspec.Struct) -> object:
     told = {"cluster": part.cluster} if part.cluster else dict[str, object]()
     told |= msgspec.to_builtins(item)
     for name in _COMMANDS & told.keys():
-        told[name] = with_flags(str(told[name]), part.flags)
+        told[name] = "\n".join(line + part.flags for line in str(told[name]).splitlines())
     return told
-
-
-def with_flags(commands: str, flags: str) -> str:
-    """Commands, one a line, each for the cluster that was asked."""
-    return "\n".join(line + flags for line in commands.splitlines())
 
 
 def reached_by(**flags: object) -> None:
