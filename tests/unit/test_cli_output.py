@@ -12,6 +12,7 @@ import yaml
 from aiohttp import web
 from istio_aux.cli.commands import main
 from istio_aux.cli.jsonpath import Template
+from istio_aux.kube.actions import CONFIGURATIONS
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, exited
 from unit.screens import Ask, Run, install, objects, put_pod
@@ -149,6 +150,18 @@ async def test_several_contexts_give_one_table_and_one_that_does_not_answer_is_n
 
         explained = await asyncio.to_thread(run, "explain", "-A", *asked, columns=None)
         assert "west: training/c  " in explained.out
+
+
+async def test_check_of_several_contexts_has_commands_for_each(run: Run, tmp_path: Path) -> None:
+    async with ApiServer() as east, ApiServer() as west:
+        for api in (east, west):
+            api.refuse(CONFIGURATIONS, 403, "Forbidden", "no")
+        asked = ["--kubeconfig", contexts(tmp_path, east=east, west=west)]
+        asked += ["--context", "east", "--context", "west"]
+        shown = await asyncio.to_thread(run, "check", *asked, columns=None, errors=None)
+    audit = f"istio-aux audit -n default --kubeconfig {asked[1]} --context "
+    commands = [line.strip() for line in shown.out.splitlines() if "istio-aux audit" in line]
+    assert commands == [f"{audit}east", f"{audit}west"]
 
 
 async def test_a_command_that_speaks_of_one_cluster_refuses_a_second(run: Run) -> None:
