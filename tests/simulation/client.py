@@ -7,6 +7,7 @@ becomes of the task that waits for it, also if its process is gone meanwhile.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -45,6 +46,7 @@ class Request(NamedTuple):
     body: bytes
     sent: float
     seen: int
+    read: tuple[float, str] = (-math.inf, "")  # When its pod was read last before, and which.
 
     def __str__(self) -> str:
         return f"{self.process.unit}: {self.method} {self.path}"
@@ -167,6 +169,8 @@ class ModelClient(Client):
         if still and not await still():
             raise LateError("nothing was sent: the pod has changed")
         request = self._make("POST", path, params, b"")
+        read = self._process.read.get((request.to.namespace, request.to.name), request.read)
+        request = request._replace(read=read)
         socket = _Socket(self._cluster, request)
         self._cluster.judge.sent(request)
         await self._travel(request, socket.connect)
