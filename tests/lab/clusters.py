@@ -32,7 +32,8 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
 # From so much on they collect garbage instead of growing to twice what they use.
 FRUGAL = {"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", "6GiB")}
-# `off`: the API server collects garbage only then. A benchmark's programs wait while it does.
+# With `off` the API server collects no garbage below that limit: benchmarks would measure how long
+# a program waits for it.
 GARBAGE = {"GOGC": gogc} if (gogc := os.environ.get("LAB_GOGC")) else {}
 
 

@@ -31,7 +31,7 @@ class Part(NamedTuple):
     text: Callable[..., str]
     facts: dict[str, Any]
     cluster: str = ""
-    flags: str = ""
+    flags: str = ""  # What `reached_by` adds to its commands.
 
 
 _CLUSTER = ContextVar[str]("cluster", default="")
@@ -200,7 +200,7 @@ def _told(part: Part, item: msgspec.Struct) -> object:
 
 
 def reached_by(**flags: object) -> None:
-    """Commands that are shown from now on have those of these flags that were given."""
+    """Add these flags, if they were given, to each command that is shown from now on."""
     given = [f" --{name} {shlex.quote(str(value))}" for name, value in flags.items() if value]
     _FLAGS.set("".join(given))
 

@@ -87,8 +87,9 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._open.close()
-        # That of a cancelled watch stays open until the server says its last word in TLS, for up to
-        # 30 s (asyncio/constants.py SSL_SHUTDOWN_TIMEOUT); asyncio closes them in later turns.
+        # asyncio keeps the connection of a cancelled watch until the server answers its TLS
+        # close_notify, for up to 30 s (asyncio/constants.py SSL_SHUTDOWN_TIMEOUT). A socket that is
+        # shut down is closed in the next turns of the event loop.
         for each in self._sockets:
             with suppress(OSError):  # It is closed.
                 each.shutdown(socket.SHUT_RDWR)
