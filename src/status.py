@@ -11,7 +11,6 @@ import istio_aux
 import ops
 from istio_aux.model import selectors
 from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
-from istio_aux.model.policy import Capability
 from istio_aux.model.text import listed, shortened
 
 from cluster import ReconcileError
@@ -177,7 +176,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     if mode != "auto":
         yield f"start: {mode}"
     # It has no reason while it does not know.
-    elif status.capability is not Capability.NATIVE and status.capability_why:
+    elif not status.capability.can and status.capability_why:
         yield f"pods are held, not native: {status.capability_why}"
     # After Istio's webhook, ours can still move the sidecar first and hold the payload.
     if mode in {"auto", "native"} and status.called_before_us:

@@ -51,7 +51,7 @@ def namespace(cluster: lab.Cluster, client: lightkube.Client, program: Program) 
     labels = {f"lab.test/{NAME}": "yes", "istio.io/rev": ISTIO}
     client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
     await_account(client, team)
-    workload.await_capability("native")
+    workload.await_capability("unasked")
     workload.publish()
     workload.await_admission(team)
     lab.until(

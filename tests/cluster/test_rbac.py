@@ -44,6 +44,8 @@ GRANTED = {
     ("", "pods/exec", "create get"),
     ("", "pods/portforward", "create get"),
     ("", "namespaces", "list watch"),
+    ("", "limitranges", "list watch"),
+    ("", "resourcequotas", "list watch"),
     # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`. And of a
     # single one, where a container has a restart policy of its own: `quit/controller.py`.
     ("", "nodes", "get list"),
@@ -155,6 +157,8 @@ UNUSED: dict[Right, str] = {
     ("namespaces", "list"): _FIRST_LIST,
     ("mutatingwebhookconfigurations", "list"): _FIRST_LIST,
     ("endpointslices", "list"): _FIRST_LIST,
+    ("limitranges", "list"): _FIRST_LIST,
+    ("resourcequotas", "list"): _FIRST_LIST,
     ("pods/exec", "create"): _UPGRADE,
     ("pods/portforward", "create"): _UPGRADE,
     ("nodes", "get"): "only for a container's own restart policy: unit/test_quit_kubelets.py",

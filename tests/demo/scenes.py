@@ -117,6 +117,7 @@ def play_worlds(
         become(istio, world, namespace)
         shape, why = made(world)
         sidecar = "a native sidecar" if shape.native else "a classic sidecar"
-        why = f"{sidecar}, started with {shape.started_with}, {why}"
+        start = f"started with {shape.started_with}" if shape.started_with else "left to Istio"
+        why = f"{sidecar}, {start}, {why}"
         steps.done(f"{namespace}: Istio {world}: {why}")
         yield world, Check(f"with istio-aux, {SAID[world]}", shape == EXPECTED[world], why)

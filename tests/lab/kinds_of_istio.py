@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 EXPECTED: Mapping[lab.istio.World, Shape] = {
     "never": Shape("hold", native=False),
     "on request": Shape("native", native=True),
-    "default": Shape("native", native=True),
+    "default": Shape(None, native=True),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from istio_aux.model import sidecars
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, SIDECARS, START
+from istio_aux.model.owners import JobCounts
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.start.native_sidecars import MOST
 
@@ -46,7 +47,8 @@ class Case:
     def setting(self) -> StartPolicy:
         """What the admin has set, and what can be had."""
         option = sidecars.parse(self.option)
-        return StartPolicy(capability=self.capability, sidecars=option, counted=self.counted)
+        job = JobCounts(exits=True) if self.counted else None
+        return StartPolicy(capability=self.capability, sidecars=option, job=job)
 
     @property
     def pod(self) -> dict[str, Any]:

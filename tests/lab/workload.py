@@ -20,7 +20,7 @@ import httpx2
 import yaml
 from istio_aux import settings
 from istio_aux.model import names
-from istio_aux.model.annotations import STARTED_WITH
+from istio_aux.model.annotations import START, STARTED_WITH
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -222,7 +222,9 @@ class Workload:
 
     def await_admission(self, namespace: str) -> None:
         """Return when pods that are created in a selected namespace are changed."""
-        pod = meshed.pod(namespace, "probe", sidecar=None)
+        # Changed also where Istio makes sidecars native unasked.
+        asks = {START: "hold"}
+        pod = meshed.pod(namespace, "probe", sidecar=None, annotations=asks)
 
         def changed() -> bool:
             with self.cluster.client() as client:

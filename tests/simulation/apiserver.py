@@ -18,6 +18,8 @@ KINDS = {
     "pods": ("v1", "Pod"),
     "namespaces": ("v1", "Namespace"),
     "configmaps": ("v1", "ConfigMap"),
+    "limitranges": ("v1", "LimitRange"),
+    "resourcequotas": ("v1", "ResourceQuota"),
     "nodes": ("v1", "Node"),
     "events": ("events.k8s.io/v1", "Event"),
     "leases": ("coordination.k8s.io/v1", "Lease"),

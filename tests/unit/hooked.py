@@ -251,7 +251,7 @@ async def _serving(
     client: kube.Client, how: Callable[[], StartPolicy], limits: Mapping[str, Any]
 ) -> AsyncGenerator[Hook]:
     metrics, bounds = Telemetry(), ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = AdmissionWebhook(metrics, how, client, limits=bounds)
+    webhook = AdmissionWebhook(metrics, lambda _: how(), client, limits=bounds)
     with tempfile.TemporaryDirectory() as folder:
         crt, key = certificate(Path(folder))
         trust = ssl.create_default_context(cafile=str(crt))

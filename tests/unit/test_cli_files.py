@@ -216,7 +216,7 @@ def test_mutate_answers_a_review_as_the_webhook_does_however_deep_it_is(
     nested = '{"f:a":' * levels + f"[{innermost}]" + "}" * levels
     text = reviewed(pod).replace('"@"', nested)
     outcome = answer("mutate", stdin=text)
-    assert outcome.lines == [json.loads(review.answer(text.encode(), StartPolicy()).body)]
+    assert outcome.lines == [json.loads(review.answer(text.encode(), lambda _: StartPolicy()).body)]
 
 
 def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(answer: Answer) -> None:

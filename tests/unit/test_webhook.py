@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.serving import ServingLimits
 from istio_aux.start import plan, webhook
 from lab.sidecar_cases import Case
@@ -67,6 +68,36 @@ def moves(answer: Answer) -> bool:
     """Whether containers become native."""
     ops = json.loads(base64.b64decode(answer.response["patch"]))
     return any(op["path"].startswith("/spec/initContainers") for op in ops)
+
+
+@pytest.mark.parametrize(
+    ("job", "classic"),
+    [
+        ({"backoffLimit": 1}, True),
+        ({"backoffLimit": 2}, False),
+        ({"backoffLimit": 2, "parallelism": 2}, True),
+        (None, False),
+    ],
+)
+async def test_a_proxy_that_istio_makes_native_stays_so_unless_the_job_is_known_to_fail_by_it(
+    job: dict[str, int] | None, classic: bool
+) -> None:
+    """eventing#6804. Two answers of the API server's, and one review."""
+    metadata = {"generateName": "a-", "namespace": "training", "ownerReferences": [OWNER]}
+    post_quit = {"name": "main", "command": ["curl", "-XPOST", "localhost:15020/quitquitquit"]}
+    pod = {"metadata": metadata, "spec": {"restartPolicy": "OnFailure", "containers": [post_quit]}}
+
+    async with (
+        ApiServer() as api,
+        serving(lambda: StartPolicy(capability=Capability.UNASKED), api) as hook,
+    ):
+        if job:
+            about = {"name": "a", "namespace": "training", "uid": "u"}
+            api.put("jobs", {"metadata": about, "spec": job})
+        answer = await hook.ask(post(review(**pod)))
+        assert api.requests == [READ]
+
+    assert ("patch" in answer.response) is classic
 
 
 async def test_jobs_that_pods_of_one_namespace_name_delay_no_pod_of_another(

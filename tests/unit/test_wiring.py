@@ -176,6 +176,24 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
             left("alone")
 
 
+async def test_a_new_pod_starts_by_what_its_namespace_allows() -> None:
+    """Of a namespace nothing is known before all quotas are listed."""
+    async with ApiServer() as api:
+        wired = Wiring(DEFAULTS, api.access())
+        assert wired._start_of(Pod(metadata=Metadata(namespace="team"))).limits is None
+    async with ApiServer() as api, at_work(api) as wired:
+        about = {"namespace": "team", "name": "small", "uid": "1"}
+        status = {"hard": {"limits.cpu": "1"}}
+        api.put("resourcequotas", {"metadata": about, "status": status})
+
+        def limits(namespace: str) -> list[str] | None:
+            found = wired._start_of(Pod(metadata=Metadata(namespace=namespace))).limits
+            return None if found is None else [each.name for each in found]
+
+        await until(lambda: limits("team") == ["ResourceQuota small"], "it is listed")
+        assert limits("other") == []
+
+
 async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
     """Beside a payload: gateways, waypoints and ztunnel are proxies, too. No count is not 0."""
     proxy = {"istio-proxy": RUNNING}

@@ -19,10 +19,12 @@ from istio_aux.injector.rules import (
     obstacle,
 )
 from istio_aux.model.answers import State
-from istio_aux.model.policy import Capability
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.webhooks import Configuration, EndpointSlice, Service
+from istio_aux.model.wish import Wish
 from unit.rules.mesh import (
     DEFAULT,
+    ENABLED,
     ORIGINAL,
     REVISED,
     REVISION,
@@ -255,3 +257,41 @@ def test_one_live_injector_is_enough_for_a_mesh() -> None:
     assert ControlPlanes(injectors=(DOWN,), known=True).any_live is False
     assert ControlPlanes(injectors=(DOWN,)).any_live is None
     assert ControlPlanes().any_live is None, "nothing is known at first"
+
+
+@pytest.mark.parametrize(
+    ("around", "capability", "proxy"),
+    [
+        (ENABLED, Capability.UNASKED, {"limits.cpu": 1}),
+        ({"istio.io/rev": REVISION}, Capability.NATIVE, {"limits.cpu": 2}),
+        # Its label is still to be added: so what both can do counts.
+        ({}, Capability.NATIVE, None),
+    ],
+)
+def test_a_new_pod_starts_by_what_its_own_injector_makes(
+    around: dict[str, str], capability: Capability, proxy: dict[str, int] | None
+) -> None:
+    """A revision beside another one is the usual way of an upgrade."""
+    hooks = hooks_of([ACTIVE, OTHER])
+    unasked = Probe(injected=True, native=NativeCheck(Capability.UNASKED, "unasked"))
+    found = but(probes={target(ACTIVE): unasked, target(OTHER): INJECTS})
+    planes = ControlPlanes(
+        injectors=evaluate(hooks, found),
+        hooks=hooks,
+        proxies={ACTIVE.metadata.name: {"limits.cpu": 1}, OTHER.metadata.name: {"limits.cpu": 2}},
+        known=True,
+    )
+
+    how = planes.start(StartPolicy(), Wish(namespace="team", around=around))
+
+    assert (how.capability, how.proxy) == (capability, proxy)
+
+
+def test_a_pod_of_an_injector_that_gives_no_answer_is_not_judged_by_another_one() -> None:
+    hooks = hooks_of([ACTIVE, OTHER])
+    planes = ControlPlanes(
+        injectors=evaluate(hooks, but(probes={target(OTHER): INJECTS})), hooks=hooks, known=True
+    )
+    wishes = [Wish(namespace="a", around=it) for it in (ENABLED, {"istio.io/rev": REVISION})]
+    found = [planes.start(StartPolicy(), wish).capability for wish in wishes]
+    assert found == [Capability.UNKNOWN, Capability.NATIVE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from istio_aux.model.annotations import (
     NATIVE_SIDECAR,
@@ -15,26 +16,34 @@ from istio_aux.model.annotations import (
     STATUS_PORT,
     TEMPLATES,
 )
+from istio_aux.model.limits import Limit
+from istio_aux.model.owners import JobCounts, JobSpec
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
+from istio_aux.model.resources import quantity
 from istio_aux.start import not_native, review
 from istio_aux.start.plan import effective_start
 from istio_aux.start.review import Outcome
 from unit.rules.pods import RUNNING, job
 from unit.rules.starting import HOLD, annotations_of, patched, planned
 
-NATIVE = StartPolicy(capability=Capability.NATIVE)
-HOWS = [NATIVE, StartPolicy(), StartPolicy(mode=StartMode.NATIVE), StartPolicy(mode=StartMode.HOLD)]
+ON_REQUEST = StartPolicy(capability=Capability.NATIVE)
+UNASKED = StartPolicy(capability=Capability.UNASKED)
+HOWS = [ON_REQUEST, StartPolicy(), StartPolicy(mode=StartMode.NATIVE)]
 POST = "work; wget -q --post-data= -O- http://localhost:15020/quitquitquit; sleep 5"
 SMALL, LARGE = "100Mi", "2Gi"
 
 
 def pod(
-    *containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any
+    *containers: dict[str, Any],
+    annotations: dict[str, str] | None = None,
+    owner: dict[str, Any] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
-    """A pod of a Job that is to be created."""
+    """A pod that is to be created."""
     named = [{"name": "main", **each} for each in containers or ({},)]
     more = {"restartPolicy": "OnFailure", "containers": named, **spec}
     metadata = {"generateName": "a-", "annotations": annotations or {}}
+    metadata |= {"ownerReferences": [owner]} if owner else {}
     return {"kind": "Pod", "metadata": metadata, "spec": more}
 
 
@@ -55,9 +64,15 @@ def needing(*init: dict[str, Any], main: Any = None, **spec: Any) -> dict[str, A
     return pod(main or needs(SMALL), initContainers=[*init], **spec)
 
 
-ENDS, RAISES = "the payload ends the proxy itself: ", "a native sidecar would raise what the pod"
+def limit(amount: str, name: str = "limits.memory") -> tuple[Limit, ...]:
+    """A quota that leaves so much."""
+    return (Limit(name="ResourceQuota small", most={name: quantity(amount)}),)
+
+
+ENDS, RAISES = "the payload ends the proxy itself: ", f"{not_native.RAISES}: "
 ALWAYS = {"restartPolicy": "Always"}
-UNSUITED = {
+BY_A_JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "1", "controller": True}
+UNSUITED: dict[str, tuple[dict[str, Any], str]] = {
     "it posts": (says("sh", "-c", POST), f'{ENDS}quitquitquit in container "main"'),
     "in its arguments": (pod({"args": [f"x; {POST}"]}), ENDS),
     "by Envoy's port": (says("curl", "-XPOST", "localhost:15000/quitquitquit"), ENDS),
@@ -72,39 +87,162 @@ UNSUITED = {
     "by its flags": (pod({"args": ["-envoy.ready.check=true"]}), ENDS),
     "by a signal": (says("pkill", "-f", "pilot-agent", shareProcessNamespace=True), ENDS),
     "who knows": (says("x" * not_native.LONGEST), "too much to judge: its"),
-    "limits of an init container": (needing(needs(LARGE)), f"{RAISES} needs: limits.memory"),
-    "CPUs": (needing(needs("1", name="cpu")), f"{RAISES} needs: limits.cpu"),
-    "beside a native sidecar": (
-        needing(needs(SMALL, **ALWAYS), needs("201Mi"), main=needs(SMALL)), RAISES
-    ),
     "with resources of the pod": (
-        needing(needs(LARGE, "requests"), resources={"requests": {"memory": LARGE}}), RAISES
+        needing(needs(LARGE, "requests"), resources={"requests": {"memory": LARGE}}),
+        f"{RAISES}requests.memory, by the pod's own resources",
     ),
-    "unreadable": (needing(needs("many")), f"{RAISES} needs: not known"),
+    "unreadable": (needing(needs("many")), f"{RAISES}not known"),
     "too many": (needing(*[needs("1")] * not_native.MOST), "too much to judge: it has"),
     "templates": (
         pod(annotations={TEMPLATES: "sidecar,custom"}), "templates that were not tried: annotation"
     ),
     "so many templates": (pod(annotations={TEMPLATES: "x," * 5000}), "templates"),
-    "short grace": (
-        pod(terminationGracePeriodSeconds=4), "its grace period is short: terminationGracePeriod"
+    "a Job that may count exit codes": (
+        pod(owner=BY_A_JOB, terminationGracePeriodSeconds=4),
+        "its grace period is short: terminationGracePeriod",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
+@pytest.mark.parametrize("how", [ON_REQUEST, StartPolicy(mode=StartMode.NATIVE)], ids=str)
 @pytest.mark.parametrize(("found", "why"), UNSUITED.values(), ids=UNSUITED)
-def test_such_a_pod_is_held_and_its_proxy_is_classic_also_where_istio_makes_native_ones(
+def test_such_a_pod_is_held_where_it_would_have_to_ask_for_a_native_proxy(
     found: dict[str, Any], why: str, how: StartPolicy
 ) -> None:
-    """eventing#6804, website#57244, cloud-sql-proxy#1803. The start mode does not matter."""
+    """eventing#6804, website#57244, cloud-sql-proxy#1803."""
     plan, made = planned(found, how), annotations_of(patched(found, how))
 
-    ours = {PROXY_CONFIG: HOLD, STARTED_WITH: "hold", NATIVE_SIDECAR: "false"}
-    assert {key: made[key] for key in ours} == ours
+    assert (made[PROXY_CONFIG], made[STARTED_WITH]) == (HOLD, "hold")
+    assert NATIVE_SIDECAR not in made
     assert made[NOT_NATIVE].startswith(why)
     assert why in plan.reason
     assert planned(patched(found, how), how).ops == (), "a second review changes nothing"
+
+
+@pytest.mark.parametrize(
+    "how", [UNASKED, StartPolicy(capability=Capability.CLASSIC), StartPolicy()], ids=str
+)
+@pytest.mark.parametrize("found", [found for found, _ in UNSUITED.values()], ids=UNSUITED)
+def test_what_may_harm_it_is_no_reason_for_a_classic_proxy_where_it_need_not_ask(
+    found: dict[str, Any], how: StartPolicy
+) -> None:
+    """Where Istio makes it native unasked nothing changes; elsewhere it is classic anyway."""
+    made = annotations_of(patched(found, how))
+
+    assert made.keys().isdisjoint({NATIVE_SIDECAR, NOT_NATIVE})
+    assert (STARTED_WITH in made) is (how is not UNASKED)
+
+
+FETCH = {"initContainers": [{"name": "fetch"}]}
+STRICT = JobCounts(restarts=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "change", "classic"),
+    [
+        (says(POST), {}, True),
+        (says(POST, restartPolicy="Never"), {}, False),
+        (says(POST), {"job": JobCounts()}, False),
+        (says(POST), {"job": None}, False),
+        (says(POST), {"quits": False}, False),
+        (says(POST, annotations={"istio-aux.io/quit": "false"}), {}, False),
+        (says(POST, annotations={"istio-aux.io/quit-after": "main"}), {}, False),
+        (says(POST, annotations={START: "native"}), {}, False),
+        (says(POST, annotations={START: "none"}), {}, False),
+        (says(POST, **FETCH), {}, False),
+        (says(POST, initContainers=[{"name": "own", **ALWAYS}]), {}, True),
+        (pod(), {}, False),
+    ],
+)
+def test_a_proxy_that_istio_makes_native_is_made_classic_only_if_it_fails_its_job_for_certain(
+    found: dict[str, Any], change: dict[str, Any], classic: bool
+) -> None:
+    """And if istio-aux ends it then, and no init container loses the mesh by that."""
+    how = msgspec.structs.replace(UNASKED, **{"job": STRICT, **change})
+
+    made = annotations_of(patched(found, how))
+
+    assert (made.get(NATIVE_SIDECAR) == "false") is classic
+    assert (NOT_NATIVE in made) is classic
+    assert (made.get(PROXY_CONFIG) == HOLD) is classic
+    assert planned(patched(found, how), how).ops == ()
+
+
+def test_whether_a_job_allows_the_restart_of_a_proxy_is_known_by_its_limit() -> None:
+    """k8s job_controller.go pastBackoffLimitOnFailure: restarts of all pods are added up."""
+    rows = [(None, None, 6), (1, None, 1), (3, 3, 3), (3, 1, 1)]
+
+    for parallelism, completions, limit in rows:
+        spec = JobSpec(parallelism=parallelism, completions=completions, backoff_limit=limit)
+        assert JobCounts.of(spec).restarts is (limit < 6), spec
+        more = msgspec.structs.replace(spec, backoff_limit=limit + 1)
+        assert JobCounts.of(more).restarts is False
+
+
+def test_the_job_is_read_only_where_something_depends_on_it() -> None:
+    short = pod(owner=BY_A_JOB, terminationGracePeriodSeconds=0)
+    for how, found in ((UNASKED, says(POST, owner=BY_A_JOB)), (ON_REQUEST, short)):
+        assert planned(found, how).job
+        assert planned(found, msgspec.structs.replace(how, job=JobCounts())).job is None
+        assert planned(found, StartPolicy()).job is None
+    others = (
+        *(short, pod(owner=BY_A_JOB), says(POST)),
+        *(says(POST, owner=BY_A_JOB, **more) for more in (NEVER, FETCH)),
+    )
+    for found in others:
+        assert planned(found, UNASKED).job is None
+    assert planned(short, UNASKED).warnings == (), "it is not known that its Job counts"
+    [warning] = planned(says(POST), UNASKED).warnings
+    assert warning.startswith(f"native, as Istio makes it unasked, although {ENDS}")
+
+
+NEVER = {"restartPolicy": "Never"}
+MORE = needs(LARGE)
+LIMITED: dict[str, tuple[dict[str, Any], tuple[Limit, ...] | None, str]] = {
+    "a quota": (needing(MORE), limit("2Gi"), "limits.memory, by ResourceQuota small"),
+    "a quota with room": (needing(MORE), limit("3Gi"), ""),
+    "a quota that leaves too little for a classic one": (needing(MORE), limit("1Gi"), ""),
+    "another amount": (needing(MORE), limit("1", "limits.cpu"), ""),
+    "what is not counted": (needing(needs("1", name="nvidia.com/gpu"), main={}), limit("1"), ""),
+    "CPUs": (needing(needs("1", name="cpu")), limit("2", "limits.cpu"), "limits.cpu, by"),
+    "no init container": (pod(MORE), limit("2Gi"), ""),
+    "one that needs less": (needing(needs("1Mi"), main=MORE), limit("3Gi"), ""),
+    "beside a native sidecar": (
+        needing(needs(SMALL, **ALWAYS), needs("201Mi"), main=needs(SMALL)), limit("1225Mi"),
+        "limits.memory, by",
+    ),
+    "a proxy that needs less": (
+        needing(MORE, annotations={"sidecar.istio.io/proxyMemoryLimit": "64Mi"}), limit("2200Mi"),
+        "",
+    ),
+    "a proxy of which nothing can be read": (
+        needing(MORE, annotations={"sidecar.istio.io/proxyMemoryLimit": "much"}), limit("9Gi"),
+        "not known",
+    ),
+    "a ratio": (
+        needing({"name": "some", "resources": {"limits": {"cpu": "9"}, "requests": {"cpu": "9"}}}),
+        (Limit(name="LimitRange even", ratio={"cpu": quantity("1")}),),
+        "the ratio of limits.cpu, by LimitRange even",
+    ),
+    "pods with a deadline": (
+        needing(MORE), (Limit(name="x", most={"limits.memory": 0}, deadline=True),), ""
+    ),
+    "nobody knows": (needing(MORE), None, "perhaps"),
+    "nobody knows, and nothing is raised": (pod(), None, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "limits", "why"), LIMITED.values(), ids=LIMITED)
+def test_what_a_native_proxy_raises_counts_where_the_namespace_does_not_allow_it(
+    found: dict[str, Any], limits: tuple[Limit, ...] | None, why: str
+) -> None:
+    """website#57244: a quota that merely exists keeps no step of a pipeline from going native."""
+    made = annotations_of(patched(found, msgspec.structs.replace(ON_REQUEST, limits=limits)))
+
+    assert made.get(STARTED_WITH) == ("hold" if why else "native")
+    assert made.get(NOT_NATIVE, "").startswith(f"{RAISES}{why}" if why else "")
+    lost = "; before the proxy, outside the mesh: some"
+    assert (lost in made.get(NOT_NATIVE, "")) is bool(why)
 
 
 SUITED = {
@@ -113,36 +251,47 @@ SUITED = {
     "a signal that reaches nobody": says("pkill", "-f", "pilot-agent"),
     # A kubelet runs it when the pod is deleted, and starts no sidecar again then.
     "a hook at its end": pod({"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", POST]}}}}),
-    "no less than its init container": needing(needs(SMALL)),
-    "in sum": pod(needs(SMALL), needs(SMALL), initContainers=[needs("200Mi")]),
-    "a device": needing(needs("1", name="nvidia.com/gpu"), main={}),
-    "a native sidecar": needing(needs(LARGE, **ALWAYS)),
+    "what is started again harms nothing": says(POST, restartPolicy="Never"),
+    "more of an init container": needing(needs(LARGE)),
     "the usual template": pod(annotations={TEMPLATES: " sidecar"}),
-    "enough grace": pod(terminationGracePeriodSeconds=5),
+    "a short grace period that nobody counts": pod(terminationGracePeriodSeconds=0),
 }
 
 
 @pytest.mark.parametrize("found", SUITED.values(), ids=SUITED)
 def test_any_other_pod_becomes_native(found: dict[str, Any]) -> None:
-    assert planned(found, NATIVE).started_with == "native"
-    assert planned(found, NATIVE).writes == {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
+    assert planned(found, ON_REQUEST).started_with == "native"
+    assert planned(found, ON_REQUEST).writes == {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure", "Always"])
+@pytest.mark.parametrize("start", [None, "auto", "native"])
+def test_where_istio_makes_sidecars_native_unasked_the_start_of_a_pod_is_left_alone(
+    start: str | None, restart: str
+) -> None:
+    found = pod(annotations={START: start} if start else {}, restartPolicy=restart)
+
+    plan = planned(found, UNASKED)
+
+    assert (plan.ops, plan.native) == ((), True)
+    assert plan.reason == "Istio makes its sidecar native unasked"
 
 
 @pytest.mark.parametrize("asked", [{START: "native"}, {NATIVE_SIDECAR: "true"}], ids=str)
 def test_its_author_may_insist_and_is_warned(asked: dict[str, str]) -> None:
     found = says(POST, annotations=asked)
 
-    [warning] = planned(found, NATIVE).warnings
+    [warning] = planned(found, ON_REQUEST).warnings
 
-    assert annotations_of(patched(found, NATIVE))[NATIVE_SIDECAR] == "true"
+    assert annotations_of(patched(found, ON_REQUEST))[NATIVE_SIDECAR] == "true"
     assert warning.startswith(f"native as its author asks, although {ENDS}")
 
 
 def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever() -> None:
     for found in (says(POST, restartPolicy="Always"), says(POST, annotations={START: "hold"})):
-        assert planned(found, NATIVE).started_with == "hold"
+        assert planned(found, ON_REQUEST).started_with == "hold"
     refusing = says(POST, annotations={NATIVE_SIDECAR: "false"})
-    assert planned(refusing, NATIVE).writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
+    assert planned(refusing, ON_REQUEST).writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +300,7 @@ def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever() -> Non
         (31, {}, {}, "native"),
         (30, {}, {}, "hold"),
         (31, {"command": ["sh", "-c", POST]}, {}, "hold"),
-        (31, {}, needs(LARGE), "hold"),
+        (31, {}, needs("many"), "hold"),
     ],
 )
 def test_a_long_grace_period_is_a_reason_for_native_where_none_is_against_it(
@@ -160,11 +309,11 @@ def test_a_long_grace_period_is_a_reason_for_native_where_none_is_against_it(
     """istio#7136: also of a pod that never ends. What Istio does unasked stays as it is."""
     found = needing(init, main=main, restartPolicy="Always", terminationGracePeriodSeconds=grace)
 
-    made = planned(found, NATIVE)
+    made = planned(found, ON_REQUEST)
 
     assert made.started_with == started
     assert made.writes.get(NATIVE_SIDECAR) == ("true" if started == "native" else None)
-    assert planned(patched(found, NATIVE), NATIVE).ops == ()
+    assert planned(patched(found, ON_REQUEST), ON_REQUEST).ops == ()
     for how in (StartPolicy(capability=Capability.CLASSIC), StartPolicy(mode=StartMode.NATIVE)):
         assert planned(found, how).started_with == "hold", "it is not known that the cluster can"
 
@@ -173,8 +322,9 @@ def test_hold_that_its_author_declines_is_not_added() -> None:
     no = "holdApplicationUntilProxyStarts: false"
     found = says(POST, annotations={PROXY_CONFIG: no})
 
-    made = annotations_of(patched(found, NATIVE))
-
+    assert planned(found, ON_REQUEST).ops == ()
+    how = msgspec.structs.replace(UNASKED, job=STRICT)
+    made = annotations_of(patched(found, how))
     assert (made[PROXY_CONFIG], made[NATIVE_SIDECAR]) == (no, "false")
     assert STARTED_WITH not in made
 
@@ -200,7 +350,8 @@ def test_what_is_written_is_counted_and_explained() -> None:
     request = {"uid": "u", "object": declined}
     kind = {"apiVersion": review.API_VERSION, "kind": review.KIND}
     asked = json.dumps({**kind, "request": request}).encode()
-    assert review.answer(asked, NATIVE).outcome is Outcome.CLASSIC
+    how = msgspec.structs.replace(UNASKED, job=STRICT)
+    assert review.answer(asked, lambda _: how).outcome is Outcome.CLASSIC
 
     held = {STARTED_WITH: "hold", NOT_NATIVE: f"{ENDS}scuttle"}
     wait = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}

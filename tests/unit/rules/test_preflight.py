@@ -26,6 +26,8 @@ from istio_aux.model.annotations import (
 from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.findings import Code
+from istio_aux.model.limits import Limits, ResourceQuota
+from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
 from istio_aux.model.webhooks import Configuration
@@ -272,44 +274,59 @@ POST = {"main": {"command": ["sh", "-c", "train; curl -XPOST localhost:15020/qui
 FETCH = {"initContainers": [{"name": "fetch", "resources": {"limits": {"memory": "2Gi"}}}]}
 NO_SIDECAR = {"annotations": {"sidecar.istio.io/inject": "false"}}
 ASKING = {"labels": {"sidecar.istio.io/inject": "true"}}
+OFTEN = {"details": POST, "restart": "OnFailure"}
+SHORT = {"spec": {"terminationGracePeriodSeconds": 0}}
+STRICT, COUNTS = JobCounts(restarts=True), JobCounts(exits=True)
+SMALL = Limits()
+SMALL.apply(
+    msgspec.convert(
+        {
+            "metadata": {"namespace": "training", "name": "small", "uid": "1"},
+            "status": {"hard": {"limits.memory": "2Gi"}},
+        },
+        ResourceQuota,
+    )
+)
 
 
 @pytest.mark.parametrize(
     ("to", "pod", "more", "found"),
     [
         (To.NATIVE, {}, {}, []),
-        (To.NATIVE, {"details": POST}, {}, ["problem IA0504 1 break: the payload ends the proxy"]),
-        (To.NATIVE, {"details": POST}, {"kept": True}, ["note IA0504 1 stay classic: the payl"]),
-        (To.NATIVE, {}, {"counted": True}, ["problem IA0118 1 will fail by exit codes of proxies"]),
+        (To.NATIVE, {"details": POST}, {}, []),
+        (To.NATIVE, OFTEN, {}, ["note IA0504 1 end the proxy, which is started again"]),
+        (To.NATIVE, OFTEN, {"job": STRICT}, ["problem IA0504 1 fail: they end the proxy, and"]),
+        (To.NATIVE, OFTEN, {"job": STRICT, "kept": True}, ["note IA0504 1 stay classic: the payl"]),
+        (To.NATIVE, {}, {"job": COUNTS}, ["problem IA0118 1 will fail by exit codes of proxies"]),
         (To.NATIVE, NO_SIDECAR, {}, ["note IA0502 1 refuse a sidecar by sidecar.istio.io"]),
         (To.NATIVE, {"annotations": {NATIVE_SIDECAR: "false"}}, {}, ["note IA0505 1 stay classic"]),
         (
-            To.NATIVE, {"spec": FETCH}, {},
-            ["problem IA0510 1 break: a native sidecar would raise", "IA0503 1 have", "IA0506"],
+            To.NATIVE, {"spec": FETCH}, {"kept": True},
+            ["problem IA0510 1 will be refused: beside a native", "IA0503 1 have"],
         ),
         (To.AMBIENT, {}, {}, []),
-        (To.AMBIENT, {"details": POST}, {}, ["problem IA0504 1 end a proxy that will not be"]),
+        (To.AMBIENT, {"details": POST}, {}, ["note IA0504 1 end a proxy that will not be"]),
         (To.AMBIENT, {"spec": FETCH}, {}, ["note IA0503 1 have init containers of their own"]),
         (To.AMBIENT, ASKING, {}, ["note IA0507 1 ask for a sidecar"]),
         (
             To.AMBIENT, NO_SIDECAR, {},
             ["IA0502 1 refuse", "note IA0514 1 have annotations without effect (sidecar."],
         ),
-        (To.NATIVE, {"spec": {"terminationGracePeriodSeconds": 0}}, {}, ["problem IA0512 1 break"]),
-        (To.NATIVE, {"annotations": {TEMPLATES: "a"}}, {}, ["problem IA0511 1 break: templates"]),
+        (To.NATIVE, SHORT, {"job": JobCounts()}, []),
+        (To.NATIVE, SHORT, {"job": COUNTS}, ["problem IA0512 1 may fail: its grace", "IA0118"]),
+        (To.NATIVE, {"annotations": {TEMPLATES: "a"}}, {}, ["note IA0511 1 have templates"]),
         (To.NATIVE, {"spec": {"initContainers": [{"name": "a"}] * 201}}, {},
-         ["problem IA0513 1 break: too much to judge", "IA0503"]),
+         ["note IA0513 1 are too much to judge", "IA0503"]),
         (To.AMBIENT, {"annotations": {STARTED_WITH: "hold"}}, {}, []),
     ],
 )  # fmt: skip
 def test_what_breaks_or_stays_behind_is_named_by_namespace(
-    to: To, pod: dict[str, Any], more: dict[str, Any], found: list[str]
+    to: To, pod: dict[str, Any], more: Any, found: list[str]
 ) -> None:
     """eventing#6804, website#57244, cloud-sql-proxy#1803, buildkite/agent-stack-k8s#862."""
-    survey = Survey(to, mesh(State.LIVE), {"training": ENABLED})
+    survey = Survey(to, mesh(State.LIVE), {"training": ENABLED}, SMALL)
 
     survey.template(job({"main": None}, phase=None, **pod), "Job/a", **{"kept": False} | more)
-    survey.limits("ResourceQuota", "training", "small")
 
     results = [*survey.results()]
     lines = [f"{each.result} {each.code} {each.what}" for each in results]
@@ -336,7 +353,7 @@ def test_what_breaks_or_stays_behind_is_named_by_namespace(
 def test_a_network_policy_is_named_that_keeps_the_ambient_mesh_away(
     ingress: Any, closed: bool
 ) -> None:
-    survey = Survey(To.AMBIENT, mesh(State.LIVE), {"training": ENABLED})
+    survey = Survey(To.AMBIENT, mesh(State.LIVE), {"training": ENABLED}, Limits())
     about = {"name": "web", "namespace": "training"}
 
     survey.policy(msgspec.convert({"metadata": about, "spec": {"ingress": ingress}}, NetworkPolicy))
@@ -349,20 +366,20 @@ def test_a_network_policy_is_named_that_keeps_the_ambient_mesh_away(
 def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_judged() -> None:
     """Of a pod whose controller is not known its own manifest is all that shows its next one."""
     pair = {"main": RUNNING, "istio-proxy": RUNNING}
-    survey = Survey(To.NATIVE, mesh(State.LIVE), {"training": ENABLED})
+    survey = Survey(To.NATIVE, mesh(State.LIVE), {"training": ENABLED}, Limits())
 
     for owner in (None, ("batch/v1", "Job"), ("ray.io/v1", "RayJob")):
-        survey.see(job(pair, details=POST, owner=owner), kept=True)
+        survey.see(job(pair, owner=owner, **OFTEN), kept=True)
 
     have, classic = survey.results()
     assert coded([have]) == ["note IA0501"]
     assert have.what == "1 pods have a classic sidecar: job-x7k2p"
-    assert classic.what.endswith("the payload ends the proxy itself: Pod/job-x7k2p, RayJob/")
+    assert classic.what.endswith("their Job may count that: Pod/job-x7k2p, RayJob/")
 
 
 def test_a_long_way_is_shown_from_its_beginning() -> None:
     many = {f"team-{number:03}": ENABLED for number in range(120)}
-    survey = Survey(To.AMBIENT, mesh(State.LIVE), many | {"both": {**AMBIENT, **ENABLED}})
+    survey = Survey(To.AMBIENT, mesh(State.LIVE), many | {"both": {**AMBIENT, **ENABLED}}, Limits())
     proxy = job({"istio-proxy": RUNNING})
     for name in many:
         survey.see(replace(proxy, metadata=replace(proxy.metadata, namespace=name)), kept=False)
@@ -406,16 +423,16 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
         (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING},
              annotations={"sidecar.istio.io/nativeSidecar": "true"}),
          YES, Capability.NATIVE, None),
-        (job({"main": RUNNING, "istio-proxy": RUNNING}, spec={"terminationGracePeriodSeconds": 0}),
-         YES, Capability.NATIVE, "created again, not native: its grace period is short"),
-        (job({"main": RUNNING, "istio-proxy": RUNNING},
-             spec={"terminationGracePeriodSeconds": 0},
+        (job({"main": RUNNING, "istio-proxy": RUNNING}, **OFTEN),
+         YES, Capability.NATIVE, "created again, not native: the payload ends the proxy itself"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}, **OFTEN,
              annotations={NATIVE_SIDECAR: "false", NOT_NATIVE: "x: y", PROXY_CONFIG: HOLD}),
-         YES, Capability.NATIVE, "not native: its grace period is short"),
+         YES, Capability.NATIVE, "not native: the payload ends the proxy itself"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}, **OFTEN), YES, Capability.UNASKED, None),
         (job({"main": RUNNING}), NO, Capability.NATIVE, None),
     ],
-    ids=["finished", "unmeshed", "native", "held", "native already", "held for its grace",
-         "held for a reason", "outside of the mesh"],
+    ids=["finished", "unmeshed", "native", "held", "native already", "held for its payload",
+         "held for a reason", "native unasked", "outside of the mesh"],
 )  # fmt: skip
 @pytest.mark.parametrize("status", [True, False], ids=["injected", "no status"])
 def test_each_pod_that_is_there_is_told_what_would_change(

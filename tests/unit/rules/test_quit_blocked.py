@@ -9,7 +9,7 @@ import pytest
 from istio_aux.cli import report
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
+from istio_aux.model.annotations import NOT_NATIVE, QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
 from istio_aux.quit.rules import KATIB_FIX, Action, Ignore, Quit, Report, Wait
@@ -161,6 +161,9 @@ def start(sentence: str, by: str, because: str, inits: dict[str, State], **field
               {"istio-validation": RUNNING, "fetch": MADE}),
         start("an init container of its own that fails again and again", "fetch", EARLY,
               {"fetch": CRASHES, "istio-init": MADE}, restart="OnFailure"),
+        start("the same of a pod that is held for a reason", "fetch",
+              "fetch runs before istio-proxy, which is not native: a quota",
+              {"fetch": CRASHES, "istio-init": MADE}, annotations={NOT_NATIVE: "a quota"}),
         start("the same while it runs", "fetch", "(running)", {"fetch": RUNNING}, restarts=3),
         start("an init container of its own whose image cannot be pulled", "fetch", "BackOff); f",
               {"fetch": PULLS}),

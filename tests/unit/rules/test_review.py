@@ -40,7 +40,7 @@ def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
 
 
 def answer(found: dict[str, Any], how: StartPolicy = UNKNOWN, **more: Any) -> review.ReviewResult:
-    return review.answer(json.dumps(found).encode(), how, **more)
+    return review.answer(json.dumps(found).encode(), lambda _: how, **more)
 
 
 def admitted(found: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(
 def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
     """The server answers HTTP 400 with this one line."""
     with pytest.raises(ValueError, match="malformed AdmissionReview") as caught:
-        review.answer(body, StartPolicy())
+        review.answer(body, lambda _: StartPolicy())
     assert "\n" not in str(caught.value)
 
 
@@ -231,8 +231,8 @@ def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_a
 ) -> None:
     """With more levels than any Python decodes, and whatever stands between them."""
     body = buried(nested(14_000, '{"v:[]":{}}').replace('{"f', f'{{{sibling}"f'))
-    assert steps(lambda: review.answer(body, StartPolicy())) < 1000
-    answer = review.answer(body, StartPolicy())
+    assert steps(lambda: review.answer(body, lambda _: StartPolicy())) < 1000
+    answer = review.answer(body, lambda _: StartPolicy())
     found = response(answer.body, "705ab4f5-0000-4000-8000-000000000000")
     assert "patch" not in found
     assert found["warnings"] == [

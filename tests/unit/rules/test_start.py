@@ -291,6 +291,7 @@ def test_once_is_enough_also_when_istio_was_called_in_between(
     found["spec"]["containers"] = [{"name": "main", "image": "x"}, {"name": "aux", "image": "x"}]
     once = patched(found, how)
     request = {"request": {"uid": "1", "namespace": "training", "object": once}}
+    native = native or how.capability is Capability.UNASKED
     answer, _ = decision.answer(request, TEMPLATE, native=native)
     if "patch" not in answer["response"]:
         return

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from istio_aux.model import templates
 from istio_aux.model.annotations import INJECT, QUIT
-from istio_aux.model.owners import KINDS, TRAINING_KINDS
+from istio_aux.model.owners import KINDS, TRAINING_KINDS, JobCounts
 from istio_aux.model.templates import WORKLOADS
 
 POD = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
@@ -144,7 +144,7 @@ def test_a_failure_policy_that_names_no_container_counts_native_sidecars(
 
     [found] = templates.read({"metadata": {"name": "x"}, "spec": spec}, group, kind)
 
-    assert found.counted is not bool(named)
+    assert found.job == JobCounts(exits=not named)
 
 
 WISH = {"annotations": {QUIT: "false"}, "labels": {INJECT: "false", "app": "x"}}

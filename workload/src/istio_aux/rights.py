@@ -25,7 +25,9 @@ def needed(settings: Settings) -> Iterator[Right]:
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
-    yield Right("get", "batch", "jobs", "to know which exit codes they count")
+    yield Right("get", "batch", "jobs", "to know what they count as a failure")
+    limits = "to know what pods may request"
+    yield from _all("list watch", "", "limitranges resourcequotas", limits)
     if settings.quit is QuitMode.ENABLED:
         yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:

@@ -113,7 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """
         return structs.replace(
             self.start_policy, inject=self.inject_selector, sidecars=self.quit_policy.sidecars,
-            capability=capability,
+            capability=capability, quits=self.quit is QuitMode.ENABLED,
         )  # fmt: skip
 
     @property

@@ -26,9 +26,10 @@ from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Work
 from istio_aux.model.election import Checkpoint, read_checkpoint
+from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.moment import Clock, TokenLife, token_life
 from istio_aux.model.pod import Metadata, Pod
-from istio_aux.model.policy import Capability, QuitMode, RacePolicy
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartPolicy
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.state import QuitScope, Trouble
 from istio_aux.repair.controller import RepairController
@@ -87,7 +88,7 @@ class Wiring:
                 clock=clock,
             )  # fmt: skip
         self.webhook = AdmissionWebhook(
-            self.telemetry, lambda: self._start, self.client, left=self._injectors.left_to_ambient
+            self.telemetry, self._start_of, self.client, left=self._injectors.left_to_ambient
         )
         self._scope = QuitScope(
             policy=settings.quit_policy, limits=settings.quit_limits, mode=settings.quit,
@@ -103,6 +104,13 @@ class Wiring:
             going=self._around.namespaces.going, leadership=self._leadership,
         )  # fmt: skip
         self._listed = self._watch_pods()
+        self._limits = Limits()
+        self._limited = [
+            self._watches.add(
+                name, actions.collection("v1", name), kind, self._limits, need=Need.NEVER
+            )
+            for name, kind in LIMITED.items()
+        ]
         self._credentials = credentials
         gauge, when = self.telemetry.gauge, "When the present token"
         gauge("ready", "Whether /readyz answers 200.").set_function(lambda: self._ready)
@@ -258,6 +266,12 @@ class Wiring:
     def _relabelled(self, namespace: str) -> None:
         self._repair.store.invalidate(namespace)
         self._quit.relabelled(namespace)
+
+    def _start_of(self, pod: Pod) -> StartPolicy:
+        """How a new pod starts, by its injector and by what its namespace allows."""
+        known = all(watch.synced.is_set() for watch in self._limited)
+        limits = self._limits.of(pod.metadata.namespace) if known else None
+        return self._injectors.start(structs.replace(self._start, limits=limits), pod)
 
     def _control_planes_changed(self, control_planes: ControlPlanes) -> None:
         capability = control_planes.native.capability

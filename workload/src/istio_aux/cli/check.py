@@ -29,8 +29,9 @@ from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model import findings
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
+from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.owners import controller
+from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Right
 from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Service
@@ -207,26 +208,32 @@ async def _pods(
     And which of them, and of the pods to come, lose the network when they are ended by force.
     """
     now, seen, cut_pods = client.clock(), 0, Counter[str]()
+    jobs = await cluster.counting(client) if mesh.native.capability.can else {}
+    limits = await _limits(client, [])
     changes, left_out = dict[str, list[str]](), dict[str, tuple[LeftOut, int]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
         ours, out = found.of(pod, labels)
-        wanted = mesh.expected(Wish.of(pod, labels))
-        settings, how = ours.settings, ours.settings.start(mesh.native.capability)
+        wish = Wish.of(pod, labels)
+        settings, wanted = ours.settings, mesh.expected(wish)
+        owner, allowed = controller(about), limits.of(about.namespace)
+        job = JobCounts(exits=bool(owner and owner.uid in jobs))
+        how = mesh.start(settings.start(Capability.UNKNOWN), wish)
+        how = replace(how, job=job, limits=allowed)
         seen += not out.why
         if not out.why and pod.has_proxy and cut_off(pod):
-            cut_pods[f"{about.namespace}/{controller(about) or about.name}"] += 1
+            cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
         if out.why:
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
                 _, number = left_out.get(about.namespace, (out, 0))
                 left_out[about.namespace] = out, number + 1
         elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
             changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
-    native = mesh.native.capability is Capability.NATIVE
-    jobs = [*(await cluster.counting(client)).values()] if native else []
-    counting = [job for job in jobs if found.selects(namespaces.get(job.partition("/")[0], {}))]
+    counting = [
+        job for job in jobs.values() if found.selects(namespaces.get(job.partition("/")[0], {}))
+    ]
     selects = any(map(found.selects, namespaces.values()))
     pods = preflight.pod_changes(seen, changes) if selects else ()
     cut = await _cut_off(client, found, mesh, namespaces) if selects else Counter[str]()
@@ -249,9 +256,11 @@ async def _cut_off(
             continue
         labels = namespaces[where]
         ours, out = found.of(each.pod, labels)
-        if out.why or not mesh.expected(Wish.of(each.pod, labels)).expected:
+        wish = Wish.of(each.pod, labels)
+        if out.why or not mesh.expected(wish).expected:
             continue
-        how = replace(ours.settings.start(mesh.native.capability), counted=each.counted)
+        how = mesh.start(ours.settings.start(Capability.UNKNOWN), wish)
+        how = replace(how, job=each.job)
         made = after_injection(each.pod, plan(each.pod, how))
         cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
@@ -263,7 +272,9 @@ async def _moving(
     """Say what breaks or stays behind when the cluster goes native or ambient."""
     if not mesh.known or "namespaces" in around.watches.missing():
         return [preflight.unknown("namespaces", "the injectors have no answer yet", "check again")]
-    survey, unread = Survey(to, mesh, around.namespaces), list[str]()
+    unread = list[str]()
+    limits = await _limits(client, unread) if to is To.NATIVE else Limits()
+    survey = Survey(to, mesh, around.namespaces, limits)
 
     def kept(pod: Pod) -> bool:
         _, out = found.of(pod, around.namespaces.get(pod.metadata.namespace, {}))
@@ -279,16 +290,21 @@ async def _moving(
             unread.append(each)
         else:
             pod, workload = each.pod, each.workload
-            survey.template(pod, workload, kept=kept(pod), counted=each.counted)
-    for kind in ("ResourceQuota", "LimitRange") if to is To.NATIVE else ():
-        path = actions.collection("v1", f"{kind.lower()}s")
-        async for item in _all(client, path, workloads.Named, unread):
-            survey.limits(kind, item.metadata.namespace, item.metadata.name)
+            survey.template(pod, workload, kept=kept(pod), job=each.job)
     if to is To.AMBIENT:
         path = actions.collection("networking.k8s.io/v1", "networkpolicies")
         async for item in _all(client, path, NetworkPolicy, unread):
             survey.policy(item)
     return [*(preflight.unknown("pods", why) for why in unread[:TRIED]), *survey.results()]
+
+
+async def _limits(client: Client, unread: list[str]) -> Limits:
+    """Read what pods may request; why something is not known is added to ``unread``."""
+    limits = Limits()
+    for name, kind in LIMITED.items():
+        async for item in _all(client, actions.collection("v1", name), kind, unread):
+            limits.apply(item)
+    return limits
 
 
 async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> AsyncGenerator[T]:

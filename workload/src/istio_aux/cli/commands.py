@@ -246,7 +246,9 @@ _target = matching(
 )
 _user = matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
 _count = matching("0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0]))
-_capability = matching("native|classic", "native or classic", lambda found: Capability(found[0]))
+_capability = matching(
+    "unasked|native|classic", "unasked, native or classic", lambda found: Capability(found[0])
+)
 
 
 def _value(metavar: str, read: Callable[[str], Any], about: str, **more: Any) -> dict[str, Any]:
@@ -346,10 +348,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "report": _value("FILE", Path, "write also a page of HTML for people without a cluster"),
     "holders": _flag("show only what keeps stuck and blocked pods, and what these request"),
     "capability": _value(
-        "native|classic",
+        "unasked|native|classic",
         _capability,
-        "what cluster and Istio support: native sidecars, or only classic ones, which hold "
-        "the payload back (default: classic)",
+        "what cluster and Istio do: sidecars are native unasked, or where a pod asks for that, or "
+        "only classic, which hold the payload back (default: classic)",
         default=Capability.CLASSIC,
     ),
     "selector": _value(

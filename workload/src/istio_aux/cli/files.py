@@ -102,7 +102,7 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
         nonlocal shown
         kind, manifest = _read(document, document.body, reviews=True)
         if kind == _REVIEW:
-            answered = review.answer(document.body, how)
+            answered = review.answer(document.body, lambda _pod: how)
             report.write_json(answered.body)
             if answered.outcome is review.Outcome.MALFORMED:
                 raise ValueError("; ".join(answered.warnings))
@@ -145,7 +145,7 @@ def _planned(
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for each in templates.read(manifest, *kind):
         pod = convert(each.pod)
-        yield pod, plan(pod, msgspec.structs.replace(how, counted=each.counted)), each
+        yield pod, plan(pod, msgspec.structs.replace(how, job=each.job)), each
 
 
 def _apply(pod: Pod, plan: Plan, of: PodTemplate, how: StartPolicy) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What breaks, or stays behind, when a cluster goes native or ambient, and what to do about it.
 
-The rules are those by which admission keeps pods classic (`start.not_native`). A `Survey` groups
-what they find by namespace, and names the first objects of each group.
+The rules are those of admission (`start.not_native`), where Istio makes sidecars native unasked. A
+`Survey` groups what they find by namespace, and names the first objects of each group.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from istio_aux.cli.preflight import NAMED, CheckResult, Verdict
 from istio_aux.injector.injection import injection_label
@@ -27,9 +29,10 @@ from istio_aux.model.annotations import (
     start_order,
 )
 from istio_aux.model.findings import Code
-from istio_aux.model.owners import controller, group
+from istio_aux.model.limits import Limits
+from istio_aux.model.owners import JobCounts, controller, group
 from istio_aux.model.pod import Metadata, Pod, Struct
-from istio_aux.model.policy import StartMode
+from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
@@ -90,18 +93,32 @@ class Obstacle(NamedTuple):
     result: Verdict = Verdict.NOTE
 
 
-_TO_DO = {
-    not_native.ENDS: (
-        Code.END_PROXY, f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload"
+_FOUND = {
+    not_native.ENDS: Obstacle(
+        Code.END_PROXY, "end the proxy, which is started again: their Job may count that",
+        f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
     ),
-    not_native.RAISES: (
-        Code.RAISED, "lower what init containers ask for, or raise what quotas and nodes allow"
+    not_native.RAISES: Obstacle(
+        Code.RAISED, "will be refused: beside a native sidecar they need more than is allowed",
+        "lower what init containers ask for, or raise what quotas and limits allow",
+        Verdict.PROBLEM,
     ),
-    not_native.UNTRIED: (Code.UNTRIED, f'try them on one pod with {NATIVE_SIDECAR}: "true"'),
-    not_native.HURRIED: (
-        Code.HURRIED, f"set terminationGracePeriodSeconds to {ending.SHORT} or more"
+    not_native.UNTRIED: Obstacle(
+        Code.UNTRIED, f"have {not_native.UNTRIED}",
+        f'try them on one pod with {NATIVE_SIDECAR}: "true"',
+    ),
+    not_native.HURRIED: Obstacle(
+        Code.HURRIED, f"may fail: {not_native.HURRIED}, and their Job counts exit codes of proxies",
+        f"set terminationGracePeriodSeconds to {ending.SHORT} or more", Verdict.PROBLEM,
     ),
 }  # fmt: skip
+_UNKNOWN = Obstacle(Code.TOO_MUCH, "are too much to judge", "look at them")
+_FAILS = _FOUND[not_native.ENDS]._replace(
+    what="fail: they end the proxy, and their Job allows no restart", result=Verdict.PROBLEM
+)
+_KEPT = _FAILS._replace(
+    what=f"stay classic: {not_native.ENDS}, and their Job allows no restart", result=Verdict.NOTE
+)
 _SIDECARS = {
     To.NATIVE: Obstacle(
         Code.HAVE_SIDECARS, "pods have a classic sidecar", "nothing: the pods after them go native"
@@ -133,15 +150,11 @@ _CLASSIC = Obstacle(
     Code.STAY_CLASSIC, "stay classic by their own annotation",
     f"take out {START} or {NATIVE_SIDECAR}",
 )  # fmt: skip
-_LIMITS = Obstacle(
-    Code.LIMITS, "count init containers and native sidecars together", "raise them for such pods"
-)
 _ASKING = Obstacle(Code.ASK, f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT)
 _ENDING = Obstacle(
     Code.END_PROXY,
     "end a proxy that will not be there, and may fail by that",
     _TAKE_OUT,
-    Verdict.PROBLEM,
 )
 _PORTS = Obstacle(
     Code.CLOSED, f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
@@ -156,9 +169,13 @@ class Survey:
     """What was found so far, in namespaces with these labels."""
 
     def __init__(
-        self, to: To, mesh: ControlPlanes, namespaces: Mapping[str, Mapping[str, str]]
+        self,
+        to: To,
+        mesh: ControlPlanes,
+        namespaces: Mapping[str, Mapping[str, str]],
+        limits: Limits,
     ) -> None:
-        self._to, self._mesh, self._namespaces = to, mesh, namespaces
+        self._to, self._mesh, self._namespaces, self._limits = to, mesh, namespaces, limits
         self._found = defaultdict[str, dict[Obstacle, dict[str, None]]](dict)
         for name, labels in namespaces.items():
             keys = [key.name for key in (injection_label, revision_label) if key.on(labels)]
@@ -177,20 +194,17 @@ class Survey:
             name = str(owner or f"Pod/{about.name}")
             self.template(before_injection(pod), name, kept=kept)
 
-    def template(self, pod: Pod, name: str, *, kept: bool, counted: bool = False) -> None:
-        """Take in the next pod of a workload, which may count exit codes of native sidecars."""
+    def template(self, pod: Pod, name: str, *, kept: bool, job: JobCounts | None = None) -> None:
+        """Take in the next pod of a workload; ``job``: what that counts as a failure."""
         where = pod.metadata.namespace
         wish = Wish.of(pod, self._namespaces.get(where, {}))
         around = Wish(namespace=where, around=wish.around)
         if any(self._mesh.expected(each).expected for each in (wish, around)):
+            how = self._mesh.start(StartPolicy(job=job, limits=self._limits.of(where)), wish)
+            how = replace(how, capability=Capability.UNASKED)
             native = self._to is To.NATIVE
-            for found in _native(pod, wish, kept, counted) if native else _ambient(pod, wish):
+            for found in _native(pod, wish, how, kept) if native else _ambient(pod, wish):
                 self._add(where, found, name)
-
-    def limits(self, kind: str, namespace: str, name: str) -> None:
-        """Take in a ResourceQuota or a LimitRange, after all pods and templates."""
-        if any(found.code is Code.RAISED for found in self._found.get(namespace, ())):
-            self._add(namespace, _LIMITS, f"{kind}/{name}")
 
     def policy(self, policy: NetworkPolicy) -> None:
         """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
@@ -216,13 +230,15 @@ class Survey:
         self._found[namespace].setdefault(found, {})[name] = None
 
 
-def _native(pod: Pod, wish: Wish, kept: bool, counted: bool) -> Iterator[Obstacle]:
-    for reason in not_native.reasons(pod):
-        kind, _, _ = reason.partition(": ")
-        verb, result = ("stay classic", Verdict.NOTE) if kept else ("break", Verdict.PROBLEM)
-        code, do = _TO_DO.get(kind, (Code.TOO_MUCH, "look at them"))
-        yield Obstacle(code, f"{verb}: {kind}", do, result)
-    if counted:
+def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obstacle]:
+    fails = kept and not_native.certain(pod, how)
+    if fails:
+        yield _KEPT
+    for reason in () if fails else not_native.reasons(pod, how):
+        found = _FOUND.get(reason.partition(": ")[0], _UNKNOWN)
+        allows_none = how.job is not None and how.job.restarts
+        yield _FAILS if found.code is Code.END_PROXY and allows_none else found
+    if how.counted:
         yield _COUNTING
     if wish.asks is False:
         yield _REFUSING[To.NATIVE]
@@ -234,7 +250,7 @@ def _native(pod: Pod, wish: Wish, kept: bool, counted: bool) -> Iterator[Obstacl
 
 
 def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
-    if any(reason.startswith(not_native.ENDS) for reason in not_native.reasons(pod)):
+    if any(not_native.ends_its_proxy(pod)):
         yield _ENDING
     if wish.asks is not None:
         yield _ASKING if wish.asks else _REFUSING[To.AMBIENT]

@@ -246,8 +246,7 @@ def injectors(
             yield _ok("injector", f"{name} is live{policy}")
             check, how = "native sidecars", f"{name}: {injector.native_why or 'not checked'}"
             do = "nothing: pods are held instead; native ones need Istio 1.24"
-            native = injector.native is Capability.NATIVE
-            yield _ok(check, how) if native else _note(check, Code.NOT_NATIVE, how, do)
+            yield _ok(check, how) if injector.native.can else _note(check, Code.NOT_NATIVE, how, do)
             continue
         refused = injector.state in _AWAY and "Fail" in policies
         lost = " New pods that it selects are refused." if refused else ""

@@ -212,7 +212,7 @@ class FoundTemplate(NamedTuple):
 
     pod: Pod
     workload: str  # As ``KIND/NAME``.
-    counted: bool  # It counts the exit codes of native sidecars.
+    job: owners.JobCounts | None  # What it counts as a failure.
 
 
 async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
@@ -235,7 +235,7 @@ async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
                         parts = {"name": about.name, "namespace": about.namespace}
                         manifest = {"metadata": parts, "spec": msgspec.json.decode(each.spec)}
                         for template in templates.read(manifest, kind.group, kind.kind):
-                            yield FoundTemplate(convert(template.pod), name, template.counted)
+                            yield FoundTemplate(convert(template.pod), name, template.job)
                     except UNDECODABLE as error:
                         yield f"{about.namespace}: {name}: {problem(error)}"
         except ApiError as error:

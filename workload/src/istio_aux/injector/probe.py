@@ -30,7 +30,6 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.objects import decoded
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import ClientConfig
 from istio_aux.tasks import wait
 from istio_aux.telemetry import Telemetry
@@ -137,7 +136,7 @@ class InjectorProbe:
             if answered or isinstance(error, NoConnectionError):
                 kept = self._answered + KEPT
             wait = retry_after(error)
-        if found.native.capability is Capability.NATIVE:
+        if found.native.capability.can:
             native = await self._possible(found.native)
             found = msgspec.structs.replace(found, native=native)
         if not found.reached and found != NOWHERE:
@@ -211,28 +210,44 @@ async def ask(client: Client, questions: Iterable[Question]) -> Probe:
     """
     refusals = dict[str, str]()
     for question in questions:
-        # A pod with a native sidecar may be refused because of it.
-        for native in (True, False):
-            body = question.body(native=native)
-            try:
-                made = await actions.dry_run_pod(client, question.namespace, body)
-            except ApiError as error:
-                whose = probe_rules.concerns(error.code, str(error))
-                if whose == "API server":
-                    raise
-                if whose == "injector":
-                    return refusal(str(error))
-                refusals[question.namespace] = str(error)
-            else:
-                found = probe_rules.created(made, question.unclear)
-                if not found.reached:
-                    refusals[question.namespace] = found.why
-                    break
-                if native or not found.injected:
-                    return found
-                why = f"pods with a native sidecar are refused: {refusals[question.namespace]}"
-                return msgspec.structs.replace(found, native=probe_rules.classic(why))
+        if found := await _asked(client, question, refusals):
+            return found
     return refusal(probe_rules.refused_in(refusals), reached=False) if refusals else NOWHERE
+
+
+async def _asked(client: Client, question: Question, refusals: dict[str, str]) -> Probe | None:
+    """What pods in one namespace show; None if it refuses them, which is added to ``refusals``."""
+    name = question.namespace
+
+    async def tried(native: bool | None = None) -> Probe | None:
+        try:
+            made = await actions.dry_run_pod(client, name, question.body(native))
+        except ApiError as error:
+            whose = probe_rules.concerns(error.code, str(error))
+            if whose == "API server":
+                raise
+            if whose == "injector":
+                return refusal(str(error))
+            refusals[name] = str(error)
+            return None
+        found = probe_rules.created(made, question.unclear, unasked=native is None)
+        if found.reached:
+            return found
+        refusals[name] = found.why
+        return None
+
+    found = await tried()
+    if found and (not found.injected or found.native == probe_rules.UNASKED):
+        return found
+    # It is classic, or the pod is refused, perhaps because its sidecar is native.
+    other = await tried(native=found is not None)
+    if found and other and other.injected:
+        return other
+    if not (usual := found or other) or not usual.injected:
+        return usual
+    why = other.why if found and other else refusals[name]
+    native = probe_rules.classic(f"pods with a native sidecar are refused: {why}")
+    return msgspec.structs.replace(usual, native=native)
 
 
 class ServerVersion(Struct, frozen=True):

@@ -3,10 +3,11 @@
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-It requests a native sidecar: Istio 1.24 to 1.28 makes one only on request if a kubelet is older
-than 1.33. Where such a pod is refused, a second one asks for a classic sidecar: an objection of a
-later webhook to native sidecars says nothing about the injector. Kubelets run native sidecars from
-1.29 on (KEP-753).
+The first one leaves it to Istio whether the sidecar is native. If it is a classic one, a second pod
+asks for a native one: Istio 1.24 to 1.28 makes one only on request if a kubelet is older than 1.33.
+Where the first is refused, another one asks for a classic sidecar: an objection of a later webhook
+to native sidecars says nothing about the injector. Kubelets run native sidecars from 1.29 on
+(KEP-753).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import PROXY, Struct, decode
 from istio_aux.model.policy import Capability
+from istio_aux.model.resources import amounts
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import UNDECODABLE, listed, one_line, shortened
 from istio_aux.model.webhooks import ClientConfig, Webhook
@@ -56,6 +58,10 @@ _ASSURED = (1, 32)  # Kubelets are at most three minor versions older than their
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
 
 
+UNASKED = NativeCheck(Capability.UNASKED, "sidecars are native unasked")
+ON_REQUEST = NativeCheck(Capability.NATIVE, "sidecars are native on request")
+
+
 def dry_run_pod(
     labels: Mapping[str, str], annotations: Mapping[str, str], **spec: str
 ) -> dict[str, Any]:
@@ -75,10 +81,12 @@ class Question(Struct, frozen=True):
     labels: dict[str, str]
     unclear: str = ""  # Why it is not known whether the injector is called for it.
 
-    def body(self, *, native: bool) -> bytes:
-        """Return the pod as JSON; ``native``: whether it asks for a native sidecar."""
+    def body(self, native: bool | None = None) -> bytes:
+        """Return the pod as JSON; ``native``: what it asks for, None for nothing."""
         # Our own admission must not change the answer.
-        wishes = {INJECT: "true", START: "none", NATIVE_SIDECAR: "true" if native else "false"}
+        wishes = {INJECT: "true", START: "none"}
+        if native is not None:
+            wishes[NATIVE_SIDECAR] = "true" if native else "false"
         pod = dry_run_pod(self.labels, wishes, restartPolicy="Never")
         pod["metadata"]["namespace"] = self.namespace
         return msgspec.json.encode(pod)
@@ -146,25 +154,27 @@ def refused_in(refusals: Mapping[str, str]) -> str:
     return f"namespaces refuse the pod: {listed(whys, '; ', most=_NAMED)}"
 
 
-def created(body: bytes, unclear: str = "") -> Probe:
+def created(body: bytes, unclear: str = "", *, unasked: bool = False) -> Probe:
     """Interpret the API server's answer to a dry run.
 
     ``unclear`` says why it is not known whether the injector was asked. It is not asked, either, or
-    gives no sidecar, if another webhook says so in the pod.
+    gives no sidecar, if another webhook says so in the pod. ``unasked``: the pod left it to Istio
+    whether its sidecar is native.
     """
     try:
         pod = decode(body)
+        proxies = [each for each in (*pod.init_containers, *pod.containers) if each.name == PROXY]
+        needs = [dict(amounts(each.resources)) for each in proxies]
     except UNDECODABLE as error:
         return refusal(f"the answer to a dry run is not a pod: {error}")
-    for container in pod.init_containers:
-        if container.name == PROXY:
-            why = "a webhook after Istio's removes restartPolicy from a native sidecar"
-            native = NativeCheck(Capability.NATIVE, "sidecars are native on request")
-            kept = container.restart_policy == "Always"
-            return Probe(injected=True, native=native if kept else classic(why))
-    if pod.has_proxy:
+    if proxies and not pod.has_proxy:
+        native = UNASKED if unasked else ON_REQUEST
+        if not pod.has_native_proxy:
+            native = classic("a webhook after Istio's removes restartPolicy from a native sidecar")
+        return Probe(injected=True, native=native, proxy=needs[0])
+    if proxies:
         why = "Istio makes no native sidecars, not even on request"
-        return Probe(injected=True, native=classic(why))
+        return Probe(injected=True, native=classic(why), proxy=needs[0])
     wish = Wish.of(pod)
     if another := wish.said if wish.asks is False else unclear:
         return refusal(f"no sidecar: {another}", reached=False)

@@ -13,7 +13,8 @@ import msgspec
 from istio_aux.injector.injection import Expectation, Hook, Policies, expected
 from istio_aux.model.answers import Injector, State
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.policy import Capability
+from istio_aux.model.policy import Capability, StartPolicy
+from istio_aux.model.resources import Amounts
 from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service
 from istio_aux.model.wish import Wish
 
@@ -21,7 +22,7 @@ _ORDER = {state: place for place, state in enumerate(State)}
 
 
 class NativeCheck(msgspec.Struct, frozen=True):
-    """The sidecar of pods that ask for a native one, and the reason in one line."""
+    """Which pods get a native sidecar, and the reason in one line."""
 
     capability: Capability
     why: str
@@ -36,7 +37,8 @@ class Probe(msgspec.Struct, frozen=True):
 
     injected: bool  # Whether the answer was a sidecar.
     why: str = ""  # What happened instead, one line for people.
-    native: NativeCheck = NOT_CHECKED  # Whether a pod that asks for a native sidecar gets one.
+    native: NativeCheck = NOT_CHECKED  # Which pods get a native sidecar.
+    proxy: Amounts | None = None  # What the sidecar requests and may use.
     # Whether the question reached the injector. If not, nothing is known about it.
     reached: bool = True
 
@@ -69,6 +71,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     # Of all configurations, whatever their state (`injection.hooks_of`).
     hooks: tuple[Hook, ...] = ()
     policies: Policies = {}  # Of the istiods, as far as they can be read.
+    proxies: Mapping[str, Amounts | None] = {}  # What sidecars need, by configuration.
     # Whether the configurations are listed, each injector was probed once, and each policy was read
     # once or cannot be read. Before that nothing must be done because of this value.
     known: bool = False
@@ -81,7 +84,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def native(self) -> NativeCheck:
-        """The sidecar of a new pod that asks for a native one, whichever injector selects it.
+        """Which new pods get a native sidecar, whichever injector selects them.
 
         Only live injectors count: the others make no sidecars now. The reason names the
         injector that decides.
@@ -90,6 +93,19 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
             NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
             for each in self.injectors
             if each.live
+        )
+
+    def start(self, how: StartPolicy, wish: Wish) -> StartPolicy:
+        """How a new pod with this wish starts, by the injector that selects it."""
+        natives = {each.configuration: each.native for each in self.injectors}
+        chosen = next(iter(natives), "")
+        if len({*natives.values()}) > 1:  # Only then it matters which one.
+            chosen = self.expected(wish).configuration
+        unselected = Capability.UNKNOWN if chosen else self.native.capability
+        return msgspec.structs.replace(
+            how,
+            capability=natives.get(chosen, unselected),
+            proxy=self.proxies.get(chosen),
         )
 
     @property
@@ -155,8 +171,8 @@ def _worst(hook: Hook, injectors: Sequence[Injector]) -> Injector:
 
 
 def least(checks: Iterable[NativeCheck]) -> NativeCheck:
-    """Combine checks: one classic sidecar decides, and all must be native."""
-    order = (Capability.CLASSIC, Capability.UNKNOWN, Capability.NATIVE)
+    """Combine checks: one classic sidecar decides, and all must be native, or native unasked."""
+    order = (Capability.CLASSIC, Capability.UNKNOWN, Capability.NATIVE, Capability.UNASKED)
     return min(
         checks,
         key=lambda check: (order.index(check.capability), bool(check.why)),

@@ -37,7 +37,7 @@ from istio_aux.model.answers import State
 from istio_aux.model.election import Since
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import UNDECODABLE
 from istio_aux.model.webhooks import (
@@ -204,6 +204,11 @@ class Watcher:
         ambient = wish.ambient  # Of most pods empty, which costs less than to ask all webhooks.
         return ambient if ambient and self.control_planes.expected(wish).expected is False else ""
 
+    def start(self, how: StartPolicy, pod: Pod) -> StartPolicy:
+        """How a new pod starts, by the injector that selects it."""
+        around = self._namespaces.get(pod.metadata.namespace, {})
+        return self.control_planes.start(how, Wish.of(pod, around))
+
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the leader, for injectors in the same state."""
         if not self.control_planes.known:
@@ -335,6 +340,11 @@ class Watcher:
             injectors=rules.evaluate(self._hooks, facts, root=self._root),
             hooks=self._hooks,
             policies={plane: policy for plane, policy in self._policies.items() if policy},
+            proxies={
+                hook.configuration: facts.probes[hook.target].proxy
+                for hook in self._hooks
+                if hook.target in facts.probes
+            },
             known=before.known or (self._probed and read),
         )
         if planes == before:

@@ -102,7 +102,6 @@ class Code(StrEnum):
     INIT = "IA0503", "init containers will run inside the mesh"
     END_PROXY = "IA0504", "payloads end their proxy themselves"
     STAY_CLASSIC = "IA0505", "pods stay classic by their own annotation"
-    LIMITS = "IA0506", "a quota or limit counts init containers and native sidecars together"
     ASK = "IA0507", "pods ask for a sidecar, which wins over ambient"
     CLOSED = "IA0508", "a NetworkPolicy keeps an ambient mesh away"
     BOTH = "IA0509", "labels for injection win over the one for ambient"

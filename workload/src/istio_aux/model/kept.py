@@ -13,8 +13,9 @@ to judge, and nothing is guessed about it:
     an EndpointSlice        `endpoints`: whether one is ready    nothing
     a webhook configuration `configuration`: Istio's webhooks    what Istio does is unknown
     an injection policy     all of it                            unknown
+    a quota, a LimitRange   a `limits.Limit`                     what is allowed is unknown
 
-Only admins write the last two: bundles of certificates may be longer than `MOST`.
+Only admins write configurations and policies: bundles of certificates may be longer than `MOST`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -195,6 +196,21 @@ def counts_exits(policy: PodFailurePolicy | None) -> bool:
     return any(each is not None and not each.get("containerName") for each in codes)
 
 
+class JobCounts(NamedTuple):
+    """What a Job of Kubernetes' own counts as a failure beside native sidecars."""
+
+    exits: bool = False  # Their exit codes.
+    restarts: bool = False  # One restart of the sidecar in each pod at once fails the Job.
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> JobCounts:
+        """Read a spec (k8s@1.36 job_controller.go pastBackoffLimitOnFailure, matchOnExitCodes)."""
+        least = [1 if each is None else each for each in (spec.parallelism, spec.completions)]
+        at_once = least[0] if spec.completions is None else min(least)
+        limit = 6 if spec.backoff_limit is None else spec.backoff_limit
+        return cls(counts_exits(spec.pod_failure_policy), restarts=limit <= at_once)
+
+
 class ReplicatedJobSpec(Struct, frozen=True):
     """``spec`` of the template of a JobSet's Jobs."""
 
@@ -224,6 +240,9 @@ class JobSpec(RunPolicy, frozen=True):
     """``spec``; all but the training operator's kinds have the fields of `RunPolicy` in it."""
 
     run_policy: RunPolicy | None = None
+    backoff_limit: int | None = None
+    parallelism: int | None = None
+    completions: int | None = None
     pod_failure_policy: PodFailurePolicy | None = None
     replicated_jobs: tuple[ReplicatedJob, ...] | None = None
 

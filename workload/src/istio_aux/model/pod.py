@@ -187,6 +187,7 @@ class PodSpec(Struct, frozen=True):
     host_network: bool | None = None
     share_process_namespace: bool | None = None
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     node_name: str | None = None

@@ -8,6 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from istio_aux.model.applications import Application
+from istio_aux.model.limits import Limit
+from istio_aux.model.owners import JobCounts
+from istio_aux.model.resources import Amounts
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 
@@ -15,6 +18,8 @@ from istio_aux.model.sidecars import SidecarRule
 class Capability(StrEnum):
     """What cluster and Istio can do about start order."""
 
+    # Istio makes sidecars native by itself: 1.27 or later, every kubelet 1.33 or later.
+    UNASKED = "unasked"
     # A pod that asks for a native sidecar gets one that works: Istio is 1.24 or later, every
     # kubelet 1.29 or later, and no other webhook or policy interferes.
     NATIVE = "native"
@@ -25,6 +30,11 @@ class Capability(StrEnum):
     def _missing_(cls, value: object) -> Capability:  # noqa: ARG003  its name is that of Enum
         """What another version says is not known here."""
         return cls.UNKNOWN
+
+    @property
+    def can(self) -> bool:
+        """Whether a pod can have a native sidecar."""
+        return self in {Capability.UNASKED, Capability.NATIVE}
 
 
 class StartMode(StrEnum):
@@ -47,12 +57,20 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `start.plan` treats all pods; a pod's annotations override it."""
 
     mode: StartMode = StartMode.AUTO
-    capability: Capability = Capability.UNKNOWN
+    capability: Capability = Capability.UNKNOWN  # Of the injector that selects the pod.
     peers: Peers = Peers.MESH
     sidecars: tuple[SidecarRule, ...] = ()  # `native_sidecars.convert`.
-    counted: bool = False  # The Job of the pod counts the exit codes of native sidecars.
+    quits: bool = True  # Whether the proxies of finished pods are told to exit.
+    job: JobCounts | None = None  # What the Job of the pod counts; None: it has none, or not read.
+    limits: tuple[Limit, ...] | None = ()  # Of the pod's namespace; None: not known.
+    proxy: Amounts | None = None  # What the injector's proxies need; None: Istio's usual amounts.
     pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
     inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
+
+    @property
+    def counted(self) -> bool:
+        """Whether the Job of the pod is known to count the exit codes of native sidecars."""
+        return self.job is not None and self.job.exits
 
 
 class QuitMode(StrEnum):

@@ -74,6 +74,22 @@ class _Resources(Struct, frozen=True):
 _resources = msgspec.json.Decoder(_Resources | None)
 _quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 
+Amounts = Mapping[str, int]
+"""Parts of each amount, by what a ResourceQuota calls it, such as ``limits.memory``."""
+
+COUNTED = (CPU, MEMORY, "ephemeral-storage")
+"""What a ResourceQuota or a LimitRange may count that a proxy requests or may use."""
+
+
+def amounts(resources: msgspec.Raw) -> Counter[str]:
+    """Requests and limits of what is `COUNTED`; `UNDECODABLE`: they cannot be read."""
+    decoded = (_resources.decode(resources) if resources else None) or _Resources()
+    return Counter({
+        f"{kind}.{name}": quantity(str(given[name])[: _LONGEST + 1])
+        for kind, given in (("requests", decoded.requests), ("limits", decoded.limits))
+        for name in COUNTED if given and name in given
+    })  # fmt: skip
+
 
 def requests(pod: Pod) -> Requests | None:
     """Return what the pod requests; None: that cannot be read. Never raises.
@@ -108,14 +124,16 @@ def held(pod: Pod) -> Requests | None:
     return Requests() if waits else requests(pod)
 
 
-def raised_by_native_proxy(pod: Pod) -> list[str]:
-    """Return the totals, as ``limits.memory``, that a native proxy raises more than a classic one.
+def totals(pod: Pod, proxy: Amounts, *, native: bool) -> Amounts:
+    """What the containers need beside such a proxy, classic or native.
 
-    That are those that an init container decides (k8s.io/component-helpers resource.PodRequests,
-    k8s validatePodResourceConsistency). `UNDECODABLE`: they cannot be read.
+    A native one runs beside each init container, too (k8s.io/component-helpers
+    resource.PodRequests, PodLimits). `UNDECODABLE`: they cannot be read.
     """
-    together, start = _containers(pod, _of_proxy)
-    return sorted(name for name in start if start[name] > together[name])
+    together, start = _containers(pod, amounts)
+    if native and start:
+        start += Counter(proxy)
+    return (together + Counter(proxy)) | start
 
 
 def total(requests: Iterable[Requests]) -> Requests:
@@ -135,6 +153,13 @@ def quantity(text: str) -> int:
     else:
         factor = Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
     return math.ceil(Fraction(match[1]) * factor * _UNIT)
+
+
+ISTIOS: Amounts = {
+    "requests.cpu": quantity("100m"), "requests.memory": quantity("128Mi"),
+    "limits.cpu": quantity("2"), "limits.memory": quantity("1Gi"),
+}  # fmt: skip
+"""Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values)."""
 
 
 def _containers(
@@ -158,16 +183,6 @@ def _read(resources: msgspec.Raw) -> Counter[str]:
     """The requests among ``resources`` of a container or a pod."""
     decoded = _resources.decode(resources) if resources else None
     return _amounts(decoded.requests if decoded else None)
-
-
-def _of_proxy(resources: msgspec.Raw) -> Counter[str]:
-    """Requests and limits of what a proxy may have, too."""
-    decoded = (_resources.decode(resources) if resources else None) or _Resources()
-    return Counter({
-        f"{kind}.{name}": quantity(str(amounts[name])[: _LONGEST + 1])
-        for kind, amounts in (("requests", decoded.requests), ("limits", decoded.limits))
-        for name in (CPU, MEMORY, "ephemeral-storage") if amounts and name in amounts
-    })  # fmt: skip
 
 
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from istio_aux.model.annotations import WISHES, WORKFLOW_NODE
 from istio_aux.model.findings import Code, Remark
-from istio_aux.model.owners import TRAINING_KINDS, PodFailurePolicy, counts_exits
+from istio_aux.model.owners import TRAINING_KINDS, JobCounts, JobSpec
 
 _REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Beginnings of ``…ReplicaSpecs``.
 
@@ -51,6 +51,9 @@ WORKLOADS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("argoproj.io", "CronWorkflow"): ("spec", "workflowSpec", *_STEPS[1:]),
 }
 
+# Of the spec of a Job; what else has pod templates has none of them.
+_COUNTS = ("backoffLimit", "completions", "parallelism", "podFailurePolicy")
+
 Map = dict[str, Any]
 
 
@@ -60,7 +63,7 @@ class PodTemplate(NamedTuple):
     pod: Map  # As its controller would write it; its name ends in ``*``.
     template: Map  # The part of the manifest that it is made of.
     only_metadata: bool  # Of a step of Argo Workflows: its template has no spec of a pod.
-    counted: bool = False  # Its Job counts the exit codes of native sidecars.
+    job: JobCounts | None = None  # What their Job counts as a failure.
     unread: tuple[Remark, ...] = ()  # Wishes above the templates; of the first one alone.
 
 
@@ -89,8 +92,8 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             words = filter(None, (name, *(each.lower() for each in names), "*"))
             own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
             pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **own}}
-            policy = msgspec.convert(parent.get("podFailurePolicy"), PodFailurePolicy | None)
-            yield PodTemplate(pod, template, is_argo, counts_exits(policy), unread)
+            spec = msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)
+            yield PodTemplate(pod, template, is_argo, JobCounts.of(spec), unread)
             unread = ()
 
 

@@ -105,7 +105,7 @@ def _impossible(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> str:
     if how.counted:
         return COUNTED
     match how.capability:
-        case Capability.NATIVE:
+        case Capability.NATIVE | Capability.UNASKED:
             return "" if proxy_first else f"{PROXY} is not native, so it would start after them"
         case Capability.CLASSIC:
             return "sidecars cannot be native here"

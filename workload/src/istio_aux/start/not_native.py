@@ -1,20 +1,30 @@
-"""Why a pod that ends must be held: beside a native sidecar it may fail, hang, or be refused."""
+"""Why a pod that ends is held where it could ask for a native sidecar: with that it would be worse.
+
+It may fail, or be refused. Where Istio makes sidecars native unasked, only what fails for `certain`
+is changed: the harm that a classic proxy does to init containers is certain, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from istio_aux.model import ending, resources
-from istio_aux.model.annotations import templates
+from istio_aux.model.annotations import read_overrides, templates
+from istio_aux.model.limits import Limit
+from istio_aux.model.owners import BATCH, JobCounts, api_of, controller
 from istio_aux.model.pod import PROXY, Container, Pod
+from istio_aux.model.policy import Capability, StartPolicy
+from istio_aux.model.resources import ISTIOS, Amounts, quantity
 from istio_aux.model.sidecars import SHIPPED
-from istio_aux.model.text import UNDECODABLE, listed, quoted
+from istio_aux.model.text import UNDECODABLE, quoted
 
 LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
 MOST = 200  # Containers that are looked at.
 
 ENDS = "the payload ends the proxy itself"
-RAISES = "a native sidecar would raise what the pod needs"
+RAISES = "beside a native sidecar the pod needs more than is allowed"
 UNTRIED = "templates that were not tried"
 HURRIED = "its grace period is short"
 """What reasons begin with; the rest says where."""
@@ -33,22 +43,56 @@ ENDINGS = (
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
 
 
-def reasons(pod: Pod) -> Iterator[str]:
+def reasons(pod: Pod, how: StartPolicy) -> Iterator[str]:
     """Yield each reason as ``what: where``."""
     if len(pod.containers) + len(pod.init_containers) > MOST:
         yield f"too much to judge: it has over {MOST} containers"
         return
-    yield from _ends_its_proxy(pod)
-    if raised := _raised(pod):
+    if pod.restart_policy != "Never":
+        yield from ends_its_proxy(pod)
+    if raised := _raised(pod, how):
         yield f"{RAISES}: {raised}"
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
         yield f"{UNTRIED}: {templates.shown(pod.metadata)}"
-    if ending.is_short(pod):
+    if ending.is_short(pod) and (how.counted if how.job else is_of_job(pod)):
         given = f"terminationGracePeriodSeconds {pod.spec.termination_grace_period_seconds}"
-        yield f"{HURRIED}: {given}, not {ending.SHORT}"
+        yield f"{HURRIED}: {given}, not {ending.SHORT}, and {ending.COUNTED}"
 
 
-def _ends_its_proxy(pod: Pod) -> Iterator[str]:
+def certain(pod: Pod, how: StartPolicy) -> str:
+    """Why a native proxy fails the pod for certain, and a classic one costs nothing; or empty.
+
+    A restart of the proxy in each pod is too much for their Job. A classic proxy would let own init
+    containers start outside the mesh, and it runs on where istio-aux does not end it.
+    """
+    if pod.restart_policy != "OnFailure" or how.job is None or not how.job.restarts:
+        return ""
+    overrides = read_overrides(pod)
+    if not how.quits or overrides.opt_out or overrides.after or own_init(pod):
+        return ""
+    return next((why for why in ends_its_proxy(pod) if why.startswith(ENDS)), "")
+
+
+def asks(pod: Pod, how: StartPolicy) -> bool:
+    """Whether it depends on what the Job of the pod counts how the pod starts."""
+    if how.job is not None or not is_of_job(pod):
+        return False
+    strictest = msgspec.structs.replace(how, job=JobCounts(restarts=True))
+    unasked = how.capability is Capability.UNASKED
+    return bool(certain(pod, strictest)) if unasked else ending.is_short(pod)
+
+
+def is_of_job(pod: Pod) -> bool:
+    """Whether a Job of Kubernetes' own controls it: no other one's counts are read."""
+    return api_of(controller(pod.metadata)) is BATCH
+
+
+def own_init(pod: Pod) -> list[str]:
+    """The init containers that end, which start before a classic proxy."""
+    return [each.name for each in pod.init_containers if each.restart_policy != "Always"]
+
+
+def ends_its_proxy(pod: Pod) -> Iterator[str]:
     """A native proxy is started again, which a Job counts (k8s job pastBackoffLimitOnFailure)."""
     length = 0
     for container in (*pod.init_containers, *pod.containers):
@@ -80,11 +124,47 @@ def said(container: Container) -> str:
     return "\n".join((*words, *variables))
 
 
-def _raised(pod: Pod) -> str:
-    """What a native sidecar raises, so that a quota, a LimitRange or every node may refuse it."""
-    if all(each.restart_policy == "Always" for each in pod.init_containers):
+def _raised(pod: Pod, how: StartPolicy) -> str:
+    """What a native sidecar raises above what is allowed, where a classic one does not."""
+    if not own_init(pod):
         return ""  # Nothing ends before the containers start.
     try:
-        return listed(resources.raised_by_native_proxy(pod))
+        own = resources.amounts(pod.spec.resources)
+        proxy = _proxy(pod, ISTIOS if how.proxy is None else how.proxy)
+        classic, native = (resources.totals(pod, proxy, native=each) for each in (False, True))
     except UNDECODABLE:
         return "not known, its resources cannot be read"
+    if native != classic and how.limits is None:
+        return "perhaps, what its namespace allows is not known"
+    alike = any(_refusals(pod, how, own, classic))
+    return "" if alike else next(_refusals(pod, how, own, native), "")
+
+
+def _refusals(pod: Pod, how: StartPolicy, own: Amounts, needs: Amounts) -> Iterator[str]:
+    """Yield why the API server refuses a pod whose containers need so much.
+
+    ``own`` is what the pod requests as a whole (KEP-2837): its containers must not request more
+    (k8s@1.36 core/validation validatePodResourceConsistency), and quotas count that instead.
+    """
+    requests = {name: own[name] for name in own if name.startswith("requests.")}
+    counted = {name: needs[name] for name in needs if name not in own}
+    yield from filter(None, [Limit(name="the pod's own resources", most=requests).refuses(needs)])
+    has_deadline = pod.spec.active_deadline_seconds is not None
+    for limit in how.limits or ():
+        if limit.deadline in {None, has_deadline} and (why := limit.refuses(counted)):
+            yield why
+
+
+def _proxy(pod: Pod, usual: Amounts) -> Amounts:
+    """What the pod's proxy requests and may use (istio injection-template.yaml resources)."""
+    annotations = pod.metadata.annotations or {}
+    own = {name: annotations[key] for key, name in _PROXY.items() if key in annotations}
+    return {name: quantity(text) for name, text in own.items()} if own else usual
+
+
+_PROXY = {
+    "sidecar.istio.io/proxyCPU": "requests.cpu",
+    "sidecar.istio.io/proxyMemory": "requests.memory",
+    "sidecar.istio.io/proxyCPULimit": "limits.cpu",
+    "sidecar.istio.io/proxyMemoryLimit": "limits.memory",
+}

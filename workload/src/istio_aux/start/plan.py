@@ -35,10 +35,10 @@ from istio_aux.model.annotations import (
     workflow_node,
 )
 from istio_aux.model.findings import Code, Remark
-from istio_aux.model.owners import BATCH, api_of, controller
+from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
-from istio_aux.model.text import one_line
+from istio_aux.model.text import listed, one_line
 from istio_aux.model.wish import Wish
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
 
@@ -62,7 +62,8 @@ class Plan(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
-    job: OwnerReference | None = None  # Of the pod, if other sidecars become native.
+    native: bool = False  # Whether its proxy will be native, or is.
+    job: OwnerReference | None = None  # Of the pod, if the plan depends on what that counts.
     writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # Its annotations.
 
 
@@ -71,6 +72,7 @@ class _Order(NamedTuple):
 
     reason: str
     started_with: str | None = None
+    native: bool = False
     writes: Mapping[str, str] = {}
     ops: tuple[patch.Op, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -111,11 +113,10 @@ def plan(
     converted = native_sidecars.Conversion()
     if not none:
         converted = native_sidecars.convert(
-            pod, how, proxy_first=_proxy_first(pod, order),
-            known=(own or how.mode) is not StartMode.NONE,
-        )  # fmt: skip
+            pod, how, proxy_first=order.native, known=(own or how.mode) is not StartMode.NONE
+        )
     ports, closed = peers.inbound_ports(pod, how.peers)
-    lost = "" if none or _proxy_first(pod, order) else ending.cut_off(pod)
+    lost = "" if none or order.native else ending.cut_off(pod)
     cut_off = [str(Remark(Code.CUT_OFF, lost))] if lost else []
     warnings = (*order.warnings, *map(str, closed), *cut_off)
     reasons, writes = [order.reason], {**order.writes}
@@ -126,6 +127,8 @@ def plan(
     if ports is not None and not none and not injected.on(meta):
         reasons.append(f"inbound ports of the proxy: {ports or 'none'}")
         writes[peers.INCLUDED] = ports
+    there = (meta.annotations or {}).items()
+    writes = {key: text for key, text in writes.items() if (key, text) not in there}
     if writes and (why := _too_large(pod, writes)):
         order, reasons, writes = _Order(why), [why], {}
         warnings = (f"left alone: {why}", *warnings)
@@ -140,7 +143,8 @@ def plan(
         reason="; ".join(filter(None, reasons)),
         warnings=(*map(str, (*bad, *unread(meta))), *warnings, *converted.warnings),
         started_with=order.started_with,
-        job=owner if converted.ops and api_of(owner) is BATCH else None,
+        native=order.native,
+        job=owner if _depends_on_job(pod, how, converted) else None,
         writes=writes,
     )
 
@@ -159,11 +163,10 @@ def own_mode(pod: Pod) -> tuple[StartMode | None, tuple[Remark, ...]]:
         return None, (Remark(Code.BAD_VALUE, f"{error}; ignored"),)
 
 
-def _proxy_first(pod: Pod, order: _Order) -> bool:
-    """Whether the proxy is native where it can be, so that it starts before other sidecars."""
-    if injected.on(pod.metadata):
-        return pod.has_native_proxy
-    return native_asked.get(pod.metadata) is True or order.started_with == "native"
+def _depends_on_job(pod: Pod, how: StartPolicy, converted: native_sidecars.Conversion) -> bool:
+    if converted.ops:
+        return how.job is None and not_native.is_of_job(pod)
+    return how.capability.can and not injected.on(pod.metadata) and not_native.asks(pod, how)
 
 
 def before_injection(pod: Pod) -> Pod:
@@ -189,7 +192,7 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
     none = left_to_ambient(pod) or next(Wish.of(pod).against(), None)
     if pod.names_proxy or none:
         return pod
-    native = made.started_with == "native" or native_asked.get(pod.metadata) is True
+    native = made.native
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
     spec = msgspec.structs.replace(
         pod.spec,
@@ -252,55 +255,81 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
 
 
 def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
+    unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
+    unasked = unsaid and how.capability is Capability.UNASKED
     if own is StartMode.NONE:
         none = f'annotation {START}: "none"'
     elif own is None and how.mode is StartMode.NONE:
         none = "start-mode: none"
     if none:
-        return _Order(none)
+        native = pod.has_native_proxy if injected.on(pod.metadata) else asked or unasked
+        return _Order(none, native=native)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
+    return (_unasked if unasked else _on_request)(pod, how, own, merge)
+
+
+def _on_request(
+    pod: Pod, how: StartPolicy, own: StartMode | None, merge: proxy_config.Merge
+) -> _Order:
+    """Ask for a native sidecar where it can be had and does no harm, else hold."""
     unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
-    by_author = asked or (unsaid and own is StartMode.NATIVE)
-    against, ends = "", pod.restart_policy != "Always"
-    if by_author or (unsaid and (ends or ending.is_long(pod))):
-        against = next(not_native.reasons(pod), "")
-    if against and not by_author:
-        return _hold(merge, against if ends else "")
+    due, against, ends = _native_is_due(pod, how, own), "", pod.restart_policy != "Always"
+    if asked or (due and unsaid):
+        against = next(not_native.reasons(pod, how), "")
+    if against and not (asked or own is StartMode.NATIVE):
+        return _hold(pod, merge, against if ends else "")
     warnings = (f"native as its author asks, although {against}",) if against else ()
-    due = _native_is_due(pod, how, own)
     if due and unsaid:
         return _native(own, merge, how, warnings)
-    if asked and (due or how.capability is Capability.NATIVE):
-        return _Order(f'annotation {NATIVE_SIDECAR}: "true" is already there', warnings=warnings)
-    return _hold(merge, warnings=warnings)
+    if asked and (due or how.capability.can):
+        reason = f'annotation {NATIVE_SIDECAR}: "true" is already there'
+        return _Order(reason, native=True, warnings=warnings)
+    return _hold(pod, merge, warnings=warnings)
+
+
+def _unasked(
+    pod: Pod, how: StartPolicy, own: StartMode | None, merge: proxy_config.Merge
+) -> _Order:
+    """Leave the start to Istio, which makes the proxy native: without us it would be, too."""
+    if own is not StartMode.NATIVE and (against := not_native.certain(pod, how)):
+        order = _hold(pod, merge, against)
+        classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)}
+        return order._replace(writes={**classic, **order.writes})
+    # What is not known is no news to the author.
+    known = msgspec.structs.replace(how, job=how.job or JobCounts(), limits=how.limits or ())
+    ends = pod.restart_policy != "Always"
+    against = next(not_native.reasons(pod, known), "") if ends else ""
+    warnings = (f"native, as Istio makes it unasked, although {against}",) if against else ()
+    if (own or how.mode) is StartMode.HOLD:
+        return _hold(pod, merge, warnings=warnings)._replace(native=True)
+    return _Order("Istio makes its sidecar native unasked", native=True, warnings=warnings)
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
     """Native is for pods that end, or work on for long after SIGTERM, and for those that ask."""
     if own is StartMode.NATIVE:
         return True
-    mode, can = own or how.mode, how.capability is Capability.NATIVE
+    mode, can = own or how.mode, how.capability.can
     if pod.restart_policy == "Always" and not (can and ending.is_long(pod)):
         return False
     return mode is StartMode.NATIVE or (mode is StartMode.AUTO and can)
 
 
 def _hold(
-    merge: proxy_config.Merge, against: str = "", *, warnings: tuple[str, ...] = ()
+    pod: Pod, merge: proxy_config.Merge, against: str = "", *, warnings: tuple[str, ...] = ()
 ) -> _Order:
-    """Hold; ``against`` says why the proxy must not be native, if so.
-
-    Istio obeys that since 1.24, also where native ones come unasked (injection-template.yaml).
-    """
-    writes = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)} if against else {}
-    reason = f"{merge.reason}; not native: {against}" if against else merge.reason
-    if merge.text is not None:
-        writes[proxy_config.ANNOTATION] = merge.text
-    if writes and merge.holds:
-        return _Order(reason, "hold", writes, warnings=warnings)
-    return _Order(reason, writes=writes, warnings=(*filter(None, [merge.warning]), *warnings))
+    """Hold; ``against`` says why the proxy is not to be native, if so."""
+    reason, because = merge.reason, dict[str, str]()
+    if against:
+        if names := not_native.own_init(pod):
+            against += f"; before the proxy, outside the mesh: {listed(names)}"
+        reason, because = f"{reason}; not native: {against}", {NOT_NATIVE: one_line(against, 255)}
+    text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
+    if merge.holds and (text or because):
+        return _Order(reason, "hold", writes=because | text, warnings=warnings)
+    return _Order(reason, writes=text, warnings=(*filter(None, [merge.warning]), *warnings))
 
 
 def _native(
@@ -317,7 +346,8 @@ def _native(
     if how.counted:
         counted = f"{PROXY}: {ending.COUNTED}, which is 137 if it is killed"
         warnings = (*warnings, counted)
-    return _Order("added native sidecar", "native", {NATIVE_SIDECAR: "true"}, warnings=warnings)
+    writes = {NATIVE_SIDECAR: "true"}
+    return _Order("added native sidecar", "native", native=True, writes=writes, warnings=warnings)
 
 
 def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
@@ -327,15 +357,15 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
         reason += ", as a native one"
         # Ours, from before Istio was called: hold has no effect in a native sidecar.
         asked = start_order.get(pod.metadata) == "hold"
-        return _Order(reason, "native" if asked else None)
+        return _Order(reason, "native" if asked else None, native=True)
     if not merge.holds:  # Then there is no text to add either.
-        return _hold(merge)
+        return _hold(pod, merge)
     ops, held = hold(pod)
     reason += f": {held}"
     if ops is None or (merge.text is None and not ops):
         return _Order(reason)
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    return _Order(f"{reason}; {merge.reason}", "hold", text, ops)
+    return _Order(f"{reason}; {merge.reason}", "hold", writes=text, ops=ops)
 
 
 def _signals(pod: Pod, order: _Order) -> bool:

@@ -7,6 +7,7 @@ the reason why a pod is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -105,8 +106,12 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 
 
+How = Callable[[Pod], StartPolicy]
+"""Returns the policy for a new pod."""
+
+
 def answer(
-    body: bytes, how: StartPolicy, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
+    body: bytes, how: How, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
@@ -168,7 +173,7 @@ def _too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, how: StartPolicy, inject: bool, left: plan.Left) -> plan.Plan:
+def _plan(request: Request, how: How, inject: bool, left: plan.Left) -> plan.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -177,7 +182,7 @@ def _plan(request: Request, how: StartPolicy, inject: bool, left: plan.Left) -> 
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return plan.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return plan.plan(pod, how, requested=inject, left=left)
+    return plan.plan(pod, how(pod), requested=inject, left=left)
 
 
 def _outcome(planned: plan.Plan) -> Outcome:

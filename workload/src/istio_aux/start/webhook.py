@@ -13,6 +13,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -23,9 +24,8 @@ from istio_aux.kube import actions
 from istio_aux.kube.access import stamps
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNANSWERED
-from istio_aux.model.owners import counts_exits
+from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import OwnerReference
-from istio_aux.model.policy import StartPolicy
 from istio_aux.model.text import one_line
 from istio_aux.serving import Closed, Connection, Listener, ServingLimits
 from istio_aux.start import review
@@ -134,7 +134,7 @@ class AdmissionWebhook:
     def __init__(
         self,
         metrics: Telemetry,
-        how: Callable[[], StartPolicy],
+        how: review.How,
         client: Client,
         *,
         left: Left = left_to_ambient,
@@ -197,10 +197,12 @@ class AdmissionWebhook:
             async with self._turns.turn(peer):
                 if request.transport is None:  # The client has left meanwhile.
                     raise web.HTTPBadRequest(text="the client has left\n")
-                answer = self._review(path, body, how := self._how())
-            if answer.job and await self._is_counted(answer.pod.partition("/")[0], answer.job):
+                answer = self._review(path, body, self._how)
+            if answer.job:
+                job = await self._counts(answer.pod.partition("/")[0], answer.job)
                 async with self._turns.turn(peer):
-                    answer = self._review(path, body, structs.replace(how, counted=True))
+                    known = partial(structs.replace, job=job)
+                    answer = self._review(path, body, lambda pod: known(self._how(pod)))
         except review.Malformed as error:
             text = one_line(str(error), 500)
             self._refused(400, text)
@@ -226,16 +228,16 @@ class AdmissionWebhook:
                 raise _too_large()
         return bytes(body)
 
-    async def _is_counted(self, namespace: str, job: OwnerReference) -> bool:
-        """Whether a Job counts the exit codes of native sidecars, or that is not known in time."""
+    async def _counts(self, namespace: str, job: OwnerReference) -> JobCounts:
+        """What a Job counts; what is not known in time keeps a proxy from being made native."""
         try:
             async with asyncio.timeout(PATIENCE), self._slots.take(namespace, node=""):
                 found = await actions.read_job(self._client, namespace, job)
         except UNANSWERED:
-            return True
-        return found is None or counts_exits(found.spec.pod_failure_policy)
+            found = None
+        return JobCounts.of(found.spec) if found else JobCounts(exits=True)
 
-    def _review(self, path: str, body: bytes, how: StartPolicy) -> review.ReviewResult:
+    def _review(self, path: str, body: bytes, how: review.How) -> review.ReviewResult:
         try:
             return review.answer(body, how, inject=path == INJECT, left=self._left)
         except review.Malformed:
