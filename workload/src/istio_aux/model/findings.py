@@ -105,7 +105,7 @@ class Code(StrEnum):
     ASK = "IA0507", "pods ask for a sidecar, which wins over ambient"
     CLOSED = "IA0508", "a NetworkPolicy keeps an ambient mesh away"
     BOTH = "IA0509", "labels for injection win over the one for ambient"
-    RAISED = "IA0510", "a native sidecar would raise what pods need"
+    RAISED = "IA0510", "beside a native sidecar pods need more than is allowed"
     UNTRIED = "IA0511", "pods have templates of a sidecar that were not tried"
     HURRIED = "IA0512", "the grace period of pods is too short for a native proxy"
     TOO_MUCH = "IA0513", "pods are too large to judge"
