@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
@@ -213,6 +213,8 @@ def install(
     revision: str = "default",
     native: World = "never",
     lifecycle: Mapping[str, Any] | None = None,
+    resources: Mapping[str, Mapping[str, str]] | None = None,
+    tags: Sequence[str] = (),
     shell: bool = False,
 ) -> Istio:
     """Install Istio; returns when it is live, if it `writes_ca`.
@@ -225,12 +227,16 @@ def install(
         revision: which of several Istios, by the label `istio.io/rev`.
         native: when its sidecars are native; by default never, for tests of hold and quit.
         lifecycle: the hooks of its proxies, in place of Istio's own.
+        resources: of its proxies, in place of Istio's own.
+        tags: further names of the revision, for the label `istio.io/rev`.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
     """
     if cluster.level == "node":
         cluster.load(images.proxyv2(shell=shell))
     istio = Istio(cluster, namespace, revision, native, writes_ca=writes_ca)
-    istio.documents = [*_documents(istio, configuration, lifecycle, shell=shell)]
+    proxy = {"lifecycle": lifecycle, "resources": resources}
+    chosen = {name: value for name, value in proxy.items() if value}
+    istio.documents = [*_documents(istio, configuration, chosen, tags, shell=shell)]
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
         # Each istiod writes its root certificate into all namespaces: they have one authority.
@@ -246,7 +252,12 @@ def install(
 
 
 def _documents(
-    istio: Istio, configuration: str | None, lifecycle: Mapping[str, Any] | None, *, shell: bool
+    istio: Istio,
+    configuration: str | None,
+    proxy: Mapping[str, Any],
+    tags: Sequence[str],
+    *,
+    shell: bool,
 ) -> Iterator[dict[str, Any]]:
     """What the charts render, of the kinds that the lab has a use for."""
     image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
@@ -255,11 +266,12 @@ def _documents(
     values = {
         **NO_TELEMETRY,
         "revision": revision,
+        "revisionTags": [*tags],
         "defaultRevision": "",  # The validator of the chart `default` is the same.
         "global": {
             "istioNamespace": istio.namespace,
             "caAddress": address,
-            "proxy": {"image": image, **({"lifecycle": lifecycle} if lifecycle else {})},
+            "proxy": {"image": image, **proxy},
             "proxy_init": {"image": image},
         },
         "meshConfig": {"defaultConfig": {"discoveryAddress": address}},
