@@ -1,0 +1,105 @@
+"""Play pairs in each world of Istio; exit 1 if a pair is worse off with istio-aux."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import lab
+from lab.nightly import NIGHT
+
+from twins import fixed, grammar, judge, manifests, player, report, worlds
+from twins.grammar import Moment, Values
+from twins.judge import Again, Half, losses, verdict
+from twins.manifests import Pair
+from twins.report import Count
+
+BATCH = 40
+AGAIN = 5
+"""How often a pair that was worse off is played again."""
+RESULTS = Path(__file__).parents[2] / "test-results" / "twins.txt"
+Batch = tuple[Moment, Sequence[Pair]]
+_show = partial(print, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m twins", description=__doc__)
+    parser.add_argument("--seed", type=int, default=NIGHT)
+    parser.add_argument("--pairs", type=int, default=100, help="of each world")
+    parser.add_argument("--world", choices=grammar.WORLDS, action="append")
+    options = parser.parse_args()
+    named = "".join(f" --world {name}" for name in options.world or ())
+    again = f"--pairs {options.pairs} --seed {options.seed}{named}"
+    _show(f"again: {again}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    counts, values = dict[str, Count](), list[Values]()
+    with lab.cluster("node") as cluster, tempfile.TemporaryDirectory() as folder:
+        worlds.load(cluster)
+        for name in options.world or grammar.WORLDS:
+            counts[name] = count = Count()
+            began = time.monotonic()
+            with worlds.world(cluster, name) as beside:
+                for batch in batches(name, options.seed, options.pairs):
+                    values += _play(beside, Path(folder), batch, count)
+                    count.seconds = time.monotonic() - began
+            _show(report.table(counts))
+        cluster.keep_logs = False
+    worse = sum(count.verdicts["worse"] for count in counts.values())
+    _show(f"{report.covered(values)}\n{report.table(counts)}")
+    _show(f"{'NOT GOOD' if worse else 'good'}: {again}")
+    return 1 if worse else 0
+
+
+def batches(world: str, seed: int, pairs: int) -> Iterable[Batch]:
+    """The pairs that are written by hand, then those of the seed."""
+    yield grammar.USUAL, (*fixed.IN_THE_MESH, *fixed.NOT_NATIVE, *fixed.HELD, *fixed.OPTED_OUT)
+    yield Moment(quit="dry-run"), fixed.LEFT_RUNNING
+    for at, start in enumerate(range(0, pairs, BATCH)):
+        numbers = range(start, min(start + BATCH, pairs))
+        drawn = [manifests.pair(f"p{n}", grammar.draw(seed, world, n)) for n in numbers]
+        yield grammar.moment(seed, world, at), drawn
+
+
+def _play(beside: worlds.World, folder: Path, batch: Batch, count: Count) -> list[Values]:
+    """Play a batch, and what was worse off in it again; returns the values that were played."""
+    moment, pairs = batch
+    began = time.monotonic()
+    played = player.play(beside, folder, pairs, moment)
+    seconds = time.monotonic() - began
+    doubtful = [pair for pair, ours, twin in played if losses(ours, twin)]
+    found = _again(beside, folder, doubtful, moment)
+    _show(
+        f"{beside.name}: {len(played)} pairs in {seconds:.0f} s, {moment}: {len(doubtful)} worse"
+        f" off, {sum(again.worse for again in found.values())} of them again"
+    )
+    for pair, ours, twin in played:
+        seen = verdict(ours, twin)
+        if again := found.get(pair.name):
+            _show(report.told(pair, ours, twin, again))
+            seen = "worse" if again.worse else "same"
+        count.add(ours, twin, seen)
+        with RESULTS.open("a") as file:
+            file.write(f"{report.line(beside.name, moment, pair, ours, twin)}\n")
+    return [{**pair.values, **moment.values} for pair in pairs if pair.values]
+
+
+def _again(
+    beside: worlds.World, folder: Path, doubtful: Sequence[Pair], moment: Moment
+) -> dict[str, Again]:
+    """Play these pairs five times more, side by side; returns the counts by their names."""
+    copies = [pair.copy(f"{pair.name}-{n}") for pair in doubtful for n in range(AGAIN)]
+    plays: dict[str, list[tuple[Half, Half]]] = {pair.name: [] for pair in doubtful}
+    for start in range(0, len(copies), BATCH):
+        some = copies[start : start + BATCH]
+        for copy, ours, twin in player.play(beside, folder, some, moment):
+            plays[copy.name.rpartition("-")[0]].append((ours, twin))
+    return {name: judge.again(found) for name, found in plays.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

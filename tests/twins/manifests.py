@@ -1,0 +1,298 @@
+"""The Job of a pair, and what there is in its namespace, made of the pair's values. Pure.
+
+Every container calls the service in the mesh by a path of its own, so that the service knows whom
+it has served. In all texts `PAIR` stands for the pair's name; `NAMESPACE` and `SERVER` are what the
+player knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lab.images import BUSYBOX
+
+from twins.grammar import Values
+
+Document = dict[str, Any]
+
+PORT = 8000
+"""Of the service."""
+SERVED = 9000
+"""Where a payload serves its peer."""
+NAME = "PAIR"
+LABEL, JOB = "lab.test/twins", "lab.test/job"
+KNOWN = "istio-aux.lab/cloud-sql-proxy:stand-in"
+KNOWN_WORDS = ("0", "9091", "/quitquitquit")  # Of its stand-in (`lab.images.stand_in`).
+# As `lab.istio.install` gets it: a node of two cores has no room for 80 of Istio's own.
+PROXY_RESOURCES = {
+    "requests": {"cpu": "10m", "memory": "40Mi"},
+    "limits": {"cpu": "2", "memory": "1Gi"},
+}
+
+QUIT = "wget -q -O- --post-data= http://127.0.0.1:15020/quitquitquit || true; sleep 4"
+KILL = "kill -TERM $(pidof pilot-agent) || true; sleep 4"
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 1; done"
+# redboxllc/scuttle main.go: it waits for Envoy, runs the payload, and ends the agent.
+SCUTTLE = """\
+for each in $(seq 60); do wget -q -O- http://127.0.0.1:15021/healthz/ready && break; sleep 1; done
+"$@"
+code=$?
+wget -q -O- --post-data= $ISTIO_QUIT_API/quitquitquit
+exit $code
+"""
+# Debian's nc serves one connection; a client that comes meanwhile tries again.
+SERVE = f"""\
+cat >/tmp/answer <<'END'
+#!/bin/sh
+read -r line
+case $line in "GET /"*) : >/tmp/served ;; esac
+printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n'
+END
+chmod +x /tmp/answer
+timeout 60 sh -c 'until [ -e /tmp/served ]; do nc -l -p {SERVED} -e /tmp/answer; done' || exit 1"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A Job that is played with istio-aux and without."""
+
+    name: str
+    job: Document
+    values: Values = field(default_factory=dict[str, str])
+    around: tuple[Document, ...] = ()  # Objects that its namespace has.
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # Of its namespace.
+    ends: str = ""  # How it ends with istio-aux where it can; empty if that is not said.
+
+    def copy(self, name: str) -> Pair:
+        """The same pair under another name."""
+        return replace(self, name=name)
+
+    @property
+    def text(self) -> str:
+        """The manifests, as JSON: one object a line."""
+        return "\n".join(json.dumps(each) for each in (self.job, *self.around))
+
+
+def pair(name: str, values: Values) -> Pair:
+    """Make the pair of this name that has these values."""
+    security = values["pod security"]
+    labels = {"pod-security.kubernetes.io/enforce": security} if security != "none" else {}
+    return Pair(name, job(values), values, tuple(around(values)), labels)
+
+
+def call(container: str) -> str:
+    """A line of shell that fetches from the service and prints how often it has done so."""
+    return f'timeout 10 wget -q -O- "http://SERVER:{PORT}/cgi-bin/call?NAMESPACE/PAIR/{container}"'
+
+
+def retried(container: str) -> str:
+    """The same, tried again for 20 s."""
+    tries = f"{call(container)} && break; [ $n -lt 10 ] || exit 1; sleep 2"
+    return f"for n in $(seq 10); do {tries}; done"
+
+
+def script(container: str, kind: str) -> str:
+    """The work of a payload container."""
+    once = f"{call(container)} || exit 1"
+    match kind:
+        case "short":
+            return once
+        case "20 s":
+            return f"{retried(container)}; sleep 15; {once}"
+        case "fails first":
+            return f'tries=$({call(container)}) || exit 1; [ "$tries" -gt 1 ] || exit 42'
+        case "serves a peer":
+            return f"{_call_back(container)} || exit 1\n{SERVE}\n{once}"
+        case "ignores SIGTERM":
+            return f"trap '' TERM; {retried(container)}; sleep 8; {once}"
+        case _:
+            raise ValueError(kind)
+
+
+def job(values: Values) -> Document:
+    """The Job of a pair."""
+    inits = [*_inits(values["init"])]
+    work = "true" if values["init"] == "is the work" else script("main", values["payload"])
+    main, around_main = _main(values, work)
+    containers, volumes = [main], [*around_main]
+    match values["other sidecar"]:
+        case "known":
+            containers.append({"name": "cloud-sql-proxy", "image": KNOWN})
+        case "unknown":
+            containers.append(container("helper", FOREVER))
+        case "native":
+            helper = f"{retried('helper')}; {FOREVER}"
+            inits.insert(0, container("helper", helper, restartPolicy="Always"))
+    _request(values["resources"], main, inits)
+    spec: Document = {
+        "restartPolicy": values["restart"],
+        "terminationGracePeriodSeconds": int(values["grace"]),
+        "containers": containers,
+    }
+    if values["init"] == "is the work":
+        inits.append(container("work", script("work", values["payload"])))
+    if inits:
+        spec["initContainers"] = inits
+    if volumes:
+        spec["volumes"] = volumes
+    if values["resources"] == "of the pod":
+        # A proxy's own limit of two CPUs is more than that.
+        small = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1"}}
+        spec["resources"] = small
+    if values["ends the proxy"] == "kill":
+        spec["shareProcessNamespace"] = True
+    about = {"labels": {JOB: NAME}, "annotations": _annotations(values)}
+    of_job: Document = {
+        "backoffLimit": int(values["backoff"]),
+        "template": {"metadata": about, "spec": spec},
+    }
+    if values["failure policy"] != "none":
+        rule: Document = {"operator": "In", "values": [1, 137, 143]}
+        if values["failure policy"] == "exit codes of main":
+            rule["containerName"] = "main"
+        of_job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": rule}]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": NAME}, "spec": of_job}
+
+
+def around(values: Values) -> list[Document]:
+    """What there is in the namespace of a pair beside its Job."""
+    made: list[Document] = []
+    if values["ends the proxy"] in {"ConfigMap", "wrapper"}:
+        work = script("main", values["payload"])
+        texts = {"run.sh": _ended(work, QUIT), "scuttle": SCUTTLE}
+        made.append(_object("v1", "ConfigMap", NAME, data=texts))
+    if values["payload"] == "serves a peer":
+        ports = [{"name": "tcp", "port": SERVED}]
+        service = {
+            "clusterIP": "None", "publishNotReadyAddresses": True, "ports": ports,
+            "selector": {JOB: NAME},
+        }  # fmt: skip
+        made.append(_object("v1", "Service", NAME, spec=service))
+    if values["quota"] != "none":
+        # Enough for main and a proxy, or an init container; not for that and a proxy.
+        hard = {"requests.memory": {"roomy": "1Gi", "tight": "96Mi"}[values["quota"]]}
+        made.append(_object("v1", "ResourceQuota", "quota", spec={"hard": hard}))
+    if values["quota"] != "none" or values["limit range"] != "none":
+        limits: list[Document] = [
+            {
+                "type": "Container",
+                "default": {"memory": "100Mi", "cpu": "1"},
+                "defaultRequest": {"memory": "8Mi", "cpu": "1m"},
+            }
+        ]
+        if values["limit range"] == "of pods":
+            limits.append({"type": "Pod", "max": {"memory": "1200Mi"}})
+        made.append(_object("v1", "LimitRange", "limits", spec={"limits": limits}))
+    if values["peers"] == "STRICT":
+        strict = {"mtls": {"mode": "STRICT"}}
+        made.append(_object("security.istio.io/v1", "PeerAuthentication", "strict", spec=strict))
+    if values["egress"] == "REGISTRY_ONLY":
+        only = {"outboundTrafficPolicy": {"mode": "REGISTRY_ONLY"}}
+        made.append(_object("networking.istio.io/v1", "Sidecar", "egress", spec=only))
+    return made
+
+
+def container(name: str, text: str, **more: Any) -> Document:
+    """A container that runs a text of shell."""
+    return {"name": name, "image": BUSYBOX, "command": ["sh", "-c", text], **more}
+
+
+def _inits(kind: str) -> list[Document]:
+    once = container("fetch", f"{call('fetch')} || exit 1")
+    patient = container("fetch", retried("fetch"))
+    return {
+        "none": [],
+        "true": [container("setup", "true")],
+        "fetches at once": [once],
+        "fetches for 20 s": [patient],
+        "fails": [container("setup", "exit 3")],
+        "several": [container("setup", "sleep 1"), patient],
+        "is the work": [],
+    }[kind]
+
+
+def _main(values: Values, work: str) -> tuple[Document, list[Document]]:
+    """The container `main`, and the volumes that it needs."""
+    env: list[Document] = []
+    if values["probe"] in {"liveness", "startup"}:
+        work = f"httpd -p 8080 -h /tmp\n{work}"
+    match values["ends the proxy"]:
+        case "arguments":
+            command = ["sh", "-c", _ended(work, QUIT)]
+        case "kill":
+            command = ["sh", "-c", _ended(work, KILL)]
+        case "ConfigMap":
+            command = ["sh", "/scripts/run.sh"]
+        case "wrapper":
+            command = ["sh", "/scripts/scuttle", "sh", "-c", work]
+            env += [
+                {"name": "ENVOY_ADMIN_API", "value": "http://127.0.0.1:15000"},
+                {"name": "ISTIO_QUIT_API", "value": "http://127.0.0.1:15020"},
+            ]
+        case _:
+            command = ["sh", "-c", work]
+    main: Document = {"name": "main", "image": BUSYBOX, "command": command}
+    if env:
+        main["env"] = env
+    if values["payload"] == "serves a peer":
+        main["ports"] = [{"containerPort": SERVED}]
+    often = {"periodSeconds": 2, "failureThreshold": 10}
+    match values["probe"]:
+        case "readiness":
+            main["readinessProbe"] = {"exec": {"command": ["true"]}, **often}
+        case "liveness" | "startup" as kind:
+            main[f"{kind}Probe"] = {"httpGet": {"port": 8080, "path": "/"}, **often}
+    if values["ends the proxy"] not in {"ConfigMap", "wrapper"}:
+        return main, []
+    main["volumeMounts"] = [{"name": "scripts", "mountPath": "/scripts"}]
+    return main, [{"name": "scripts", "configMap": {"name": NAME}}]
+
+
+def _ended(work: str, end: str) -> str:
+    """The work, the end of the proxy, and the code of the work."""
+    return f"(\n{work}\n)\ncode=$?\n{end}\nexit $code"
+
+
+def _call_back(container: str) -> str:
+    """A call that makes the service call back the pod (`player.ANSWER`)."""
+    return call(f"{container}-asks&back=$(hostname -i)")
+
+
+def _request(kind: str, main: Document, inits: list[Document]) -> None:
+    """Let main, or the author's init containers, request more than the other."""
+    own = [each for each in inits if "restartPolicy" not in each]
+    much, little = {"requests": {"memory": "64Mi"}}, {"requests": {"memory": "16Mi"}}
+    match kind:
+        case "init above main":
+            main["resources"] = little
+            for each in own:
+                each["resources"] = {**much, "limits": {"memory": "256Mi"}}
+        case "main above init":
+            main["resources"] = much
+            for each in own:
+                each["resources"] = little
+        case "only limits":
+            main["resources"] = {"limits": {"memory": "64Mi", "cpu": "1"}}
+
+
+def _annotations(values: Values) -> dict[str, str]:
+    made: dict[str, str] = {}
+    if values["templates"] == "custom":
+        made["inject.istio.io/templates"] = "sidecar,custom"
+    if (config := values["proxy config"]) != "none":
+        made["proxy.istio.io/config"] = {
+            "drain": "terminationDrainDuration: 3s",
+            "hold": "holdApplicationUntilProxyStarts: true",
+            "no hold": "holdApplicationUntilProxyStarts: false",
+        }[config]
+    if values["annotation"] != "none":
+        key, _, value = values["annotation"].partition(": ")
+        made[f"istio-aux.io/{key}"] = value
+    return made
+
+
+def _object(version: str, kind: str, name: str, **more: Any) -> Document:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
