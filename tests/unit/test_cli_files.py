@@ -246,7 +246,10 @@ def test_mutate_prints_no_pod_without_what_is_nested_deeply(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["mutate", "-f", "-", "--capability", "modern"], '"modern": expected unasked, native or classic'),
+        (
+            ["mutate", "-f", "-", "--capability", "modern"],
+            '"modern": expected unasked, native or classic',
+        ),
         (["mutate", "-f", "-", "--start-mode", "on"], '"on": expected auto, native'),
         (["mutate"], "required: -f"),
         (["explain"], "expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE"),

@@ -193,7 +193,7 @@ def test_the_job_is_read_only_where_something_depends_on_it() -> None:
         assert planned(found, UNASKED).job is None
     assert planned(short, UNASKED).warnings == (), "it is not known that its Job counts"
     [warning] = planned(says(POST), UNASKED).warnings
-    assert warning.startswith(f"native, as Istio makes it unasked, although {ENDS}")
+    assert warning.startswith(f"IA0504: native, as Istio makes it unasked, although {ENDS}")
 
 
 NEVER = {"restartPolicy": "Never"}
@@ -284,7 +284,7 @@ def test_its_author_may_insist_and_is_warned(asked: dict[str, str]) -> None:
     [warning] = planned(found, ON_REQUEST).warnings
 
     assert annotations_of(patched(found, ON_REQUEST))[NATIVE_SIDECAR] == "true"
-    assert warning.startswith(f"native as its author asks, although {ENDS}")
+    assert warning.startswith(f"IA0504: native, as its author asks, although {ENDS}")
 
 
 def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever() -> None:

@@ -93,27 +93,28 @@ class Obstacle(NamedTuple):
     result: Verdict = Verdict.NOTE
 
 
-_FOUND = {
-    not_native.ENDS: Obstacle(
+_OBSTACLES = (
+    Obstacle(
         Code.END_PROXY, "end the proxy, which is started again: their Job may count that",
         f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
     ),
-    not_native.RAISES: Obstacle(
+    Obstacle(
         Code.RAISED, "will be refused: beside a native sidecar they need more than is allowed",
         "lower what init containers ask for, or raise what quotas and limits allow",
         Verdict.PROBLEM,
     ),
-    not_native.UNTRIED: Obstacle(
+    Obstacle(
         Code.UNTRIED, f"have {not_native.UNTRIED}",
         f'try them on one pod with {NATIVE_SIDECAR}: "true"',
     ),
-    not_native.HURRIED: Obstacle(
+    Obstacle(
         Code.HURRIED, f"may fail: {not_native.HURRIED}, and their Job counts exit codes of proxies",
         f"set terminationGracePeriodSeconds to {ending.SHORT} or more", Verdict.PROBLEM,
     ),
-}  # fmt: skip
-_UNKNOWN = Obstacle(Code.TOO_MUCH, "are too much to judge", "look at them")
-_FAILS = _FOUND[not_native.ENDS]._replace(
+    Obstacle(Code.TOO_MUCH, "are too much to judge", "look at them"),
+)  # fmt: skip
+_FOUND = {each.code: each for each in _OBSTACLES}
+_FAILS = _FOUND[Code.END_PROXY]._replace(
     what="fail: they end the proxy, and their Job allows no restart", result=Verdict.PROBLEM
 )
 _KEPT = _FAILS._replace(
@@ -231,13 +232,13 @@ class Survey:
 
 
 def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obstacle]:
-    fails = kept and not_native.certain(pod, how)
-    if fails:
+    stays = kept and not_native.certain(pod, how)
+    if stays:
         yield _KEPT
-    for reason in () if fails else not_native.reasons(pod, how):
-        found = _FOUND.get(reason.partition(": ")[0], _UNKNOWN)
+    for reason in () if stays else not_native.reasons(pod, how):
         allows_none = how.job is not None and how.job.restarts
-        yield _FAILS if found.code is Code.END_PROXY and allows_none else found
+        fails = reason.code is Code.END_PROXY and allows_none
+        yield _FAILS if fails else _FOUND[reason.code]
     if how.counted:
         yield _COUNTING
     if wish.asks is False:

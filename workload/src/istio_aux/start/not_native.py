@@ -12,6 +12,7 @@ import msgspec
 
 from istio_aux.model import ending, resources
 from istio_aux.model.annotations import read_overrides, templates
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.limits import Limit
 from istio_aux.model.owners import BATCH, JobCounts, api_of, controller
 from istio_aux.model.pod import PROXY, Container, Pod
@@ -43,20 +44,21 @@ ENDINGS = (
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
 
 
-def reasons(pod: Pod, how: StartPolicy) -> Iterator[str]:
-    """Yield each reason as ``what: where``."""
+def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
+    """Yield each reason, with a text such as ``what: where``."""
     if len(pod.containers) + len(pod.init_containers) > MOST:
-        yield f"too much to judge: it has over {MOST} containers"
+        yield Remark(Code.TOO_MUCH, f"too much to judge: it has over {MOST} containers")
         return
     if pod.restart_policy != "Never":
         yield from ends_its_proxy(pod)
     if raised := _raised(pod, how):
-        yield f"{RAISES}: {raised}"
+        yield Remark(Code.RAISED, f"{RAISES}: {raised}")
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
-        yield f"{UNTRIED}: {templates.shown(pod.metadata)}"
+        yield Remark(Code.UNTRIED, f"{UNTRIED}: {templates.shown(pod.metadata)}")
     if ending.is_short(pod) and (how.counted if how.job else is_of_job(pod)):
         given = f"terminationGracePeriodSeconds {pod.spec.termination_grace_period_seconds}"
-        yield f"{HURRIED}: {given}, not {ending.SHORT}, and {ending.COUNTED}"
+        why = f"{given}, not {ending.SHORT}, and {ending.COUNTED}"
+        yield Remark(Code.HURRIED, f"{HURRIED}: {why}")
 
 
 def certain(pod: Pod, how: StartPolicy) -> str:
@@ -70,7 +72,7 @@ def certain(pod: Pod, how: StartPolicy) -> str:
     overrides = read_overrides(pod)
     if not how.quits or overrides.opt_out or overrides.after or own_init(pod):
         return ""
-    return next((why for why in ends_its_proxy(pod) if why.startswith(ENDS)), "")
+    return next((it.text for it in ends_its_proxy(pod) if it.code is Code.END_PROXY), "")
 
 
 def asks(pod: Pod, how: StartPolicy) -> bool:
@@ -92,21 +94,23 @@ def own_init(pod: Pod) -> list[str]:
     return [each.name for each in pod.init_containers if each.restart_policy != "Always"]
 
 
-def ends_its_proxy(pod: Pod) -> Iterator[str]:
+def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
     """A native proxy is started again, which a Job counts (k8s job pastBackoffLimitOnFailure)."""
     length = 0
     for container in (*pod.init_containers, *pod.containers):
         text = said(container)
         length += len(text)
         if length > LONGEST:
-            yield f"too much to judge: its commands and variables have over {LONGEST >> 10} KiB"
+            much = f"its commands and variables have over {LONGEST >> 10} KiB"
+            yield Remark(Code.TOO_MUCH, f"too much to judge: {much}")
             return
         text = without_others(text)
         kills = pod.spec.share_process_namespace and "kill" in text
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
-            yield f"{ENDS}: {word} in container {quoted(container.name)}"
+            what = f"{ENDS}: {word} in container {quoted(container.name)}"
+            yield Remark(Code.END_PROXY, what)
             return
 
 

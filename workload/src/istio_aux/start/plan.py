@@ -275,12 +275,12 @@ def _on_request(
 ) -> _Order:
     """Ask for a native sidecar where it can be had and does no harm, else hold."""
     unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
-    due, against, ends = _native_is_due(pod, how, own), "", pod.restart_policy != "Always"
+    due, against = _native_is_due(pod, how, own), None
     if asked or (due and unsaid):
-        against = next(not_native.reasons(pod, how), "")
+        against = next(not_native.reasons(pod, how), None)
     if against and not (asked or own is StartMode.NATIVE):
-        return _hold(pod, merge, against if ends else "")
-    warnings = (f"native as its author asks, although {against}",) if against else ()
+        return _hold(pod, merge, against.text if pod.restart_policy != "Always" else "")
+    warnings = _although(against, "as its author asks")
     if due and unsaid:
         return _native(own, merge, how, warnings)
     if asked and (due or how.capability.can):
@@ -300,11 +300,18 @@ def _unasked(
     # What is not known is no news to the author.
     known = msgspec.structs.replace(how, job=how.job or JobCounts(), limits=how.limits or ())
     ends = pod.restart_policy != "Always"
-    against = next(not_native.reasons(pod, known), "") if ends else ""
-    warnings = (f"native, as Istio makes it unasked, although {against}",) if against else ()
+    against = next(not_native.reasons(pod, known), None) if ends else None
+    warnings = _although(against, "as Istio makes it unasked")
     if (own or how.mode) is StartMode.HOLD:
         return _hold(pod, merge, warnings=warnings)._replace(native=True)
     return _Order("Istio makes its sidecar native unasked", native=True, warnings=warnings)
+
+
+def _although(against: Remark | None, why: str) -> tuple[str, ...]:
+    """Warn the author of a pod whose proxy is native, which something speaks against."""
+    if against is None:
+        return ()
+    return (str(against._replace(text=f"native, {why}, although {against.text}")),)
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
