@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import lab
 import lab.istio
 import pytest
+from lab.versions import NATIVE
 from twins import fixed, player, worlds
 from twins.judge import COMPLETE, losses, verdict
 from twins.manifests import Pair
@@ -21,7 +22,10 @@ from twins.report import told
 # Native unasked an init container is in the mesh. On request these are held: it is not.
 UNASKED = (*fixed.IN_THE_MESH, *fixed.OPTED_OUT)
 ON_REQUEST = fixed.HELD
-BY_DAY = [("unasked", pair) for pair in UNASKED] + [("on-request", pair) for pair in ON_REQUEST]
+BY_DAY = [
+    *(pytest.param("unasked", pair, id=pair.name, marks=NATIVE.needed) for pair in UNASKED),
+    *(pytest.param("on-request", pair, id=pair.name) for pair in ON_REQUEST),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +49,7 @@ def played(
         }
 
 
-@pytest.mark.parametrize(
-    ("world", "pair"), BY_DAY, ids=[f"{world}-{pair.name}" for world, pair in BY_DAY]
-)
+@pytest.mark.parametrize(("world", "pair"), BY_DAY)
 def test_no_job_is_worse_off_than_its_twin(
     played: Mapping[tuple[str, str], Played], world: str, pair: Pair
 ) -> None:

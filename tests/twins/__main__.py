@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m twins", description=__doc__)
     parser.add_argument("--seed", type=int, default=NIGHT)
     parser.add_argument("--pairs", type=int, default=100, help="of each world")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no batch later")
     parser.add_argument("--world", choices=grammar.WORLDS, action="append")
     options = parser.parse_args()
     named = "".join(f" --world {name}" for name in options.world or ())
@@ -38,13 +40,17 @@ def main() -> int:
     _show(f"again: {again}")
     RESULTS.parent.mkdir(exist_ok=True)
     counts, values = dict[str, Count](), list[Values]()
+    played, start = options.world or grammar.WORLDS, time.monotonic()
     with lab.cluster("node") as cluster, tempfile.TemporaryDirectory() as folder:
         worlds.load(cluster)
-        for name in options.world or grammar.WORLDS:
+        for at, name in enumerate(played, 1):
             counts[name] = count = Count()
             began = time.monotonic()
             with worlds.world(cluster, name) as beside:
                 for batch in batches(name, options.seed, options.pairs):
+                    if time.monotonic() > start + 60 * options.minutes * at / len(played):
+                        _show(f"{name}: no time for {len(batch[1])} pairs, {batch[0]}")
+                        continue
                     values += _play(beside, Path(folder), batch, count)
                     count.seconds = time.monotonic() - began
             _show(report.table(counts))
