@@ -165,7 +165,7 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
     ]  # fmt: skip
     for what in (
         "16 GPUs, 8 CPUs, 64Gi of memory",
-        "blocked IA0102 finished, but another container keeps it",
+        "blocked IA0102 finished or deleted, but something keeps it",
         "Nothing: istio-aux is about to end its proxy.",
         "istio-aux quit -n training job/small --yes",
         "sidecars: vault=ignore",

@@ -274,19 +274,37 @@ async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> 
 
 async def test_a_pod_that_loses_the_network_while_it_is_deleted_says_so_once() -> None:
     """istio#7136: not one whose payload has ended, whose proxy is native, or with little time."""
+    deleted: dict[str, Any] = {"deleting": True, "gone_by": datetime.now(UTC).isoformat()}
     async with cluster() as world:
-        await world.pod("ended", deleting=True, grace=120)
-        await world.pod("native", RUNNING, native=True, deleting=True, grace=120)
-        await world.pod("short", RUNNING, deleting=True, grace=30)
+        await world.pod("ended", **deleted, grace=120)
+        await world.pod("native", RUNNING, native=True, **deleted, grace=120)
+        await world.pod("short", RUNNING, **deleted, grace=30)
         for _ in range(2):
-            await world.pod("lost", RUNNING, deleting=True, grace=120)
-        await world.pod("marker", RUNNING, deleting=True, grace=120)
+            await world.pod("lost", RUNNING, **deleted, grace=120)
+        await world.pod("marker", RUNNING, **deleted, grace=120)
         await until(lambda: len(world.api.events) == 2, "what came later is told")
 
         assert [event["regarding"]["name"] for event in world.api.events] == ["lost", "marker"]
         assert world.reasons() == ["NetworkLost", "NetworkLost"]
         note = "deleted, and not finished: main (running); a classic proxy exits 5 s after SIGTERM"
         assert world.api.events[0]["note"].startswith(f"IA0108: {note}")
+
+
+async def test_a_pod_that_does_not_go_says_so_once() -> None:
+    """Also where it was deleted while no process ran, and whatever its proxy is."""
+    async with cluster() as world:
+        for name, native in (("classic", False), ("native", True)):
+            for _ in range(2):
+                await world.pod(name, proxy=ENDED, native=native, deleting=True)
+        await until(lambda: len(world.api.events) == 2, "the Events are there")
+        await world.pod("marker", deleting=True)
+        await until(lambda: len(world.api.events) == 3, "what came later is told")
+
+        assert world.reasons() == ["PodHeld"] * 3
+        note = "IA0125: the pod is kept by node unknown: the pod is being deleted since "
+        assert all(event["note"].startswith(note) for event in world.api.events)
+        assert world.api.events[0]["note"].endswith("; the node does not finish")
+        assert world.api.execs == []
 
 
 async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_is_read() -> None:

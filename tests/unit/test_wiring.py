@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,8 +22,10 @@ from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoin
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import QuitMode, RacePolicy, RepairPolicy
+from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Namespace
+from istio_aux.quit import rules
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import endless_task
 from istio_aux.telemetry import Telemetry
@@ -133,6 +135,28 @@ async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
         assert whole(wired.status()).holders == []
         clock.seconds = DEFAULTS.quit_limits.blocked_after
         assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
+
+
+async def test_a_pod_that_does_not_go_is_held_from_five_minutes_past_its_grace_period_on() -> None:
+    """istio.io#16748. No event of the watch says that it is late."""
+    clock = Late()
+    deleted = datetime.now(UTC) + timedelta(seconds=30)
+    async with ApiServer() as api, at_work(api, clock) as wired:
+        api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
+        ended = {"main": exited(0), "istio-proxy": exited(0)}
+        details = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
+        api.put("pods", document(ended, deleting=True, gone_by=deleted.isoformat(),
+                                 spec={"nodeName": "n1"}, details=details))  # fmt: skip
+        await until(lambda: wired._quit.known, "it is known")
+        assert whole(wired.status()).blocked_pods == [], "each pod takes its time"
+        clock.seconds = 30 + rules.TERMINATING_FOR
+        status, (pods, _) = whole(wired.status()), whole(wired.pods())
+        text = wired.telemetry.render().decode()
+    [pod], [held], [shown] = status.blocked_pods, status.holders, pods
+    assert (pod.code, status.blocked_total, shown.code) == ("IA0125", 1, "IA0125")
+    assert shown.reason.endswith("every container has ended; the node does not finish")
+    assert (held.by, held.requests) == (("node n1",), Requests(gpus=8))
+    assert '\nistio_aux_kept_resources{by="other",resource="gpu"} 8.0\n' in text
 
 
 async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted() -> None:

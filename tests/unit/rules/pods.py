@@ -64,13 +64,14 @@ def document(
     status: Mapping[str, Any] | None = None,
     owner: tuple[str, str] | None = None,
     deleting: bool = False,
+    gone_by: str = "2026-11-21T08:17:00Z",
     grace: int = 30,
 ) -> dict[str, Any]:
     """A pod as JSON: ``containers`` and native ``sidecars`` map names, in order, to states.
 
     ``details`` adds fields to the spec of a container, by its name; ``spec`` and ``status`` add
     fields to theirs. ``owner`` is the apiVersion and the kind of the controller. ``grace`` is what
-    is left of the grace period of one that is ``deleting``.
+    is left of the grace period of one that is ``deleting``, and ``gone_by`` its end.
     """
     more = details or {}
     metadata: dict[str, Any] = {"name": "job-x7k2p", "namespace": "training", "uid": "u-1"}
@@ -82,7 +83,7 @@ def document(
         version, kind = owner
         metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "controller": True}]
     if deleting:
-        metadata["deletionTimestamp"] = "2026-11-21T08:17:00Z"
+        metadata["deletionTimestamp"] = gone_by
         metadata["deletionGracePeriodSeconds"] = grace
     inits = sidecars or {}
     return {

@@ -9,7 +9,7 @@ from istio_aux.cli import report
 from istio_aux.model import ending
 from istio_aux.model.annotations import PROXY_CONFIG
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.quit.rules import GOING
+from istio_aux.quit.rules import LEFT_ALONE
 from unit.rules.pods import RUNNING, exited, job, judged, waiting
 from unit.rules.starting import planned
 
@@ -81,7 +81,11 @@ def test_admission_warns_unless_the_proxy_is_native(restart: str) -> None:
 def test_the_proxy_of_a_pod_that_is_being_deleted_is_left_alone_and_the_reason_says_why() -> None:
     found = judged(job({**PAIR, "main": exited(0)}, deleting=True))
 
-    assert (found.action, found.reason) == ("ignore", GOING)
+    assert (found.action, found.decision.blocked_by) == ("ignore", ())
+    assert found.reason == (
+        "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, not ended: "
+        f"istio-proxy (running); {LEFT_ALONE}"
+    )
 
 
 ENOUGH = "terminationGracePeriodSeconds was 1: 5 is enough"

@@ -198,7 +198,7 @@ class _FreeRun:
         state = self._quit.known.get(key)
         if state is None:
             return False
-        exited = isinstance(state.decision, Ignore) and state.asks_for in {None, "ending"}
+        exited = isinstance(state.decision, Ignore) and state.asks_for != "blocked"
         return exited or state.left or state.asks_for == "quit"
 
     def _outcome(self, key: Key) -> QuitVerdict:

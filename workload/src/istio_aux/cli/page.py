@@ -24,7 +24,7 @@ _LONGEST = 400  # Characters of a reason.
 
 _MEANS = {
     "stuck": "finished, but its proxy still runs",
-    "blocked": "finished, but another container keeps it",
+    "blocked": "finished or deleted, but something keeps it",
     "unstarted": "not started, because of a sidecar",
     "lost": "runs without network: its proxy ended",
     "unmeshed": "runs outside the mesh: it has no proxy",

@@ -63,15 +63,15 @@ States:
   stuck     every payload container is finished, and the proxy still runs
   blocked   payload containers are finished, and others, which the reason names,
             keep the pod, or a proxy that cannot exit; or an annotation is
-            invalid
+            invalid; or it is deleted, and does not go for five minutes more
   lost      the proxy ended, and a payload container may still run
   unstarted the payload has not started, because of the container that the
             reason names: a sidecar that is not ready, or that cannot run
   unmeshed  there is no proxy, although Istio would inject one today
 SINCE is when the last finished container ended; for a lost pod, when its proxy
 ended; for an unstarted pod, when its payload could have started; for an
-unmeshed pod, when it was created. Jobs whose pods were refused in the last 15
-minutes are lines on stderr.
+unmeshed pod, when it was created; for a deleted one, when that began. Jobs
+whose pods were refused in the last 15 minutes are lines on stderr.
 
 Exit status: 1 if something cannot be read, 2 if the credentials cannot be used.""",
     ),

@@ -54,6 +54,7 @@ class Code(StrEnum):
     SUSPENDED = "IA0116", "a Job stays suspended, because its pods do not go"
     RESUMED = "IA0117", "a Job was resumed before all its pods were replaced"
     COUNTED = "IA0118", "a Job counts what native sidecars exit with"
+    TERMINATING = "IA0125", "a pod is Terminating long after its grace period"
 
     UNREAD = "IA0201", "nothing reads an annotation or label"
     RENAMED = "IA0202", "an annotation has another name now"

@@ -109,6 +109,7 @@ class Metadata(Struct, frozen=True):
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None  # The end of the grace period.
     deletion_grace_period_seconds: int | None = None
+    finalizers: tuple[str, ...] | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
 
     @property

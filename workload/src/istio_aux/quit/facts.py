@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Literal
 
@@ -183,8 +184,27 @@ class PodFacts:
         return _zoned(ended.finished_at) if ended else None
 
     @property
+    def not_ended(self) -> Mapping[str, str]:
+        """The containers that have not ended, whether they will be started again or not."""
+        return {n: v.why for n, v in self.table.items() if not self.state(n).terminated}
+
+    @property
+    def gone_by(self) -> datetime | None:
+        """The end of the grace period of a pod that is being deleted; None: it is not."""
+        return _zoned(self.pod.metadata.deletion_timestamp)
+
+    @property
     def held_since(self) -> datetime | None:
-        """Since when other containers may keep the pod from starting, or ending; None: unknown."""
+        """Since when the pod is being deleted, or is kept from starting or ending; None: unknown.
+
+        The kubelet deletes a pod with a grace period of 0 once it has finished, which moves the end
+        of that to the present (apiserver rest.BeforeDelete).
+        """
+        if gone_by := self.gone_by:
+            with suppress(OverflowError):  # A file may have any number.
+                grace = self.pod.metadata.deletion_grace_period_seconds or 0
+                return gone_by - timedelta(seconds=grace)
+            return gone_by
         if not self.initializing:
             return self.payload_ended
         exits = (self.pod.exits.get(each.name) for each in self.pod.init_containers)
@@ -194,7 +214,7 @@ class PodFacts:
     @property
     def requests(self) -> Requests | None:
         """What the pod holds that does not work, or works no more in part; None: unknown."""
-        idle = self.partly_finished or self.initializing
+        idle = self.partly_finished or self.initializing or self.gone_by
         return resources.held(self.pod) if idle else None
 
 

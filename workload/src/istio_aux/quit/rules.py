@@ -23,12 +23,12 @@ from istio_aux.model import ending, kept, owners
 from istio_aux.model.annotations import LONGEST_GRACE, not_native_because
 from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import should_restart
-from istio_aux.model.moment import Moment
+from istio_aux.model.moment import Moment, in_utc
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState, Pod
 from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
 from istio_aux.model.sidecars import ENDS_LAST, SidecarRule
-from istio_aux.model.text import listed, one_line
+from istio_aux.model.text import listed, one_line, shortened
 from istio_aux.quit.facts import PodFacts
 
 KATIB_FIX = (
@@ -48,10 +48,13 @@ KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector
 KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 FINISHED = "every payload container is finished"
-GOING = f"the pod is being deleted: {PROXY} is left alone, as its payload may still need it"
+LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 """Nothing shows when that has ended: the kubelet writes the status next when the last container has
 (k8s@1.36 kubelet.go SyncTerminatingPod)."""
-ANNOTATION = "annotation "  # No container has a name with a space.
+ANNOTATION, NODE, FINALIZER = "annotation ", "node ", "finalizer "
+"""Beginnings of what keeps a pod, if no container does: none has a name with a space."""
+TERMINATING_FOR = 300.0  # Seconds past its grace period after which a pod should be gone.
+_MOST_FINALIZERS, _LONGEST_KEEPER = 3, 100
 
 BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a container that waits for its first start; its image may be on the way."""
@@ -60,7 +63,7 @@ NOT_RESTARTED = 900.0
 """Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
 and reports that as ``waiting``. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146)."""
 
-Stage = Literal["unstarted", "blocked", "ending"]
+Stage = Literal["unstarted", "blocked", "ending", "deleted"]
 
 
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
@@ -71,8 +74,8 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     pod, if one is known; the reason contains it, too.
 
     ``stage``: ``unstarted`` if they keep the payload from starting; ``ending`` if they are native
-    sidecars alone. Both are usual for a moment, and count once they last. ``code`` is that of the
-    finding, if it lasts.
+    sidecars alone; ``deleted`` if the pod is being deleted, by its node or finalizers. All of that
+    is usual for a moment, and counts once it lasts. ``code`` is that of the finding, if it lasts.
     """
 
     blocked_by: tuple[str, ...] = ()
@@ -153,7 +156,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
         return Wait(reason=reason, blocked_by=by, stage="unstarted", code=Code.NOT_STARTED)
     if reason := next(_nothing_to_do(facts), None):
         stage, holders = _holders(facts, late)
-        if holders:
+        if holders and stage != "deleted":
             reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
         ignored = Ignore(reason=reason, blocked_by=tuple(holders), stage=stage)
         return _coded(ignored, facts, late)
@@ -178,11 +181,24 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
 
 def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     """Decide without a history: by the pod's own times, is it held for longer than is usual?"""
-    decision, since = decide(facts, now), facts.held_since
-    lasts = not (now and since) or now.wall - since.timestamp() >= QuitLimits().blocked_after
+    decision, since, least = decide(facts, now), facts.held_since, QuitLimits().blocked_after
+    if decision.stage == "deleted":
+        since, least = facts.gone_by, TERMINATING_FOR
+    lasts = now.wall - since.timestamp() >= least if now and since else True
+    if decision.stage == "deleted" and now is None:  # A file may be from the grace period.
+        lasts = not facts.not_ended
     if decision.stage == "blocked" or lasts:
-        return decision
+        return structs.replace(decision, reason=lasting(decision))
     return structs.replace(decision, blocked_by=(), code=None)
+
+
+def lasting(decision: Action) -> str:
+    """The reason of a decision whose stage has lasted."""
+    by = decision.blocked_by if decision.stage == "deleted" else ()
+    if not by:
+        return decision.reason
+    late = "the node does not finish" if by[0].startswith(NODE) else "no controller removes them"
+    return f"{decision.reason}; {late}"
 
 
 def loses_network(facts: PodFacts) -> str:
@@ -219,8 +235,8 @@ def ways_to(status_port: int) -> tuple[Way, ...]:
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
     pod, phase = facts.pod, facts.pod.status.phase
-    if pod.metadata.deletion_timestamp is not None:
-        yield GOING if pod.has_proxy else "the pod is being deleted"
+    if facts.gone_by:
+        yield _deleted(facts)
     if phase in {"Succeeded", "Failed"}:
         yield f"the pod is finished: phase {phase}"
     if pod.has_native_proxy:
@@ -237,6 +253,36 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     rest = facts.unfinished or facts.sidecars
     if facts.proxy_finished and not rest and facts.restarting is None:
         yield f"every payload container is finished, and {PROXY} too"
+
+
+def _deleted(facts: PodFacts) -> str:
+    """What is known of a pod that is being deleted, late or not."""
+    left, since = facts.not_ended, facts.held_since
+    reason = f"the pod is being deleted since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
+    said = f"not ended: {_listed(left)}" if left else "every container has ended"
+    reason += f"; as the kubelet last said, {said}"
+    if left and facts.pod.has_proxy:
+        reason += f"; {LEFT_ALONE}"
+    names = [shortened(each, _LONGEST_KEEPER) for each in facts.pod.metadata.finalizers or ()]
+    return f"{reason}; finalizers: {listed(names, most=_MOST_FINALIZERS)}" if names else reason
+
+
+def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
+    """What keeps a pod with a proxy that is to end and is being deleted.
+
+    The kubelet finishes once no container runs and no volume is mounted, and then sets the grace
+    period to 0 (k8s@1.36 kubelet.go SyncTerminatedPod, status_manager.go canBeDeleted). After that
+    only finalizers keep the pod (apiserver store.go ShouldDeleteDuringUpdate).
+    """
+    pod, meta = facts.pod, facts.pod.metadata
+    if not (facts.gone_by and (pod.has_proxy or pod.has_native_proxy)):
+        return ()
+    if pod.restart_policy == "Always":
+        return ()
+    kind, names = NODE, (pod.spec.node_name or "unknown",)
+    if meta.finalizers and not meta.deletion_grace_period_seconds:
+        kind, names = FINALIZER, meta.finalizers[:_MOST_FINALIZERS]
+    return tuple(f"{kind}{shortened(name, _LONGEST_KEEPER)}" for name in names)
 
 
 def _lost_proxy(facts: PodFacts) -> Iterator[str]:
@@ -350,7 +396,9 @@ def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     within the grace period of the pod, which may be an hour (istio#36534).
     """
     pod = facts.pod
-    ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
+    if facts.gone_by:
+        return "deleted", dict.fromkeys(_keeps_deleted(facts), "")
+    ends = pod.restart_policy != "Always"
     ends = ends and facts.restarting is None and pod.status.phase == "Running"
     alone = pod.has_native_proxy or facts.proxy_finished
     if not (ends and alone and (facts.finished_payload or late)):
@@ -372,6 +420,7 @@ def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore
             return structs.replace(decision, reason=reason, fix=fix, code=code)
     invalid = any(each.startswith(ANNOTATION) for each in by)
     code = Code.BAD_VALUE if invalid else Code.FORGOTTEN if late else Code.KEPT
+    code = Code.TERMINATING if decision.stage == "deleted" else code
     return structs.replace(decision, code=code) if by else decision
 
 

@@ -4,7 +4,8 @@
     quit, wait until the end of a grace period    quit
     report                                        report, after lost_after
     blocked_by some containers                    its stage: blocked or ending, after blocked_after,
-                                                  or unstarted, after unstarted_after
+                                                  or unstarted, after unstarted_after, or
+                                                  deleted, after its grace and TERMINATING_FOR
     any other                                     nothing
 
 Nothing is due for a pod that left the watch or is not selected, or while another process leads.
@@ -81,6 +82,7 @@ class PodState:
     first_seen: Moment | None = None  # When the decision first asked for this.
     witnessed: float | None = None  # When it saw the payload end, by the monotonic clock.
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
+    gone_by: float = 0.0  # When a pod that is being deleted should be gone, since 1970.
     requests: Requests | None = None  # What the pod holds meanwhile.
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
@@ -123,6 +125,7 @@ class PodState:
         since = facts.held_since if held else None
         self.since = min(since, now.date) if since else None
         self.requests = facts.requests if held else None
+        self.gone_by = facts.gone_by.timestamp() + rules.TERMINATING_FOR if facts.gone_by else 0.0
         self.version, self.seen = version, now.monotonic
         if self.task:
             self.task.exit = exit_of(self.task.target, facts, self.waited(now), now)
@@ -150,7 +153,10 @@ class PodState:
         """When to do it, by the monotonic clock; None: now."""
         if self.asks_for == "quit" or self.first_seen is None:
             return self.until.monotonic if self.until else None
-        delays = {"report": limits.lost_after, "unstarted": limits.unstarted_after}
+        delays = {
+            "report": limits.lost_after, "unstarted": limits.unstarted_after,
+            "deleted": max(0.0, self.gone_by - self.first_seen.wall),
+        }  # fmt: skip
         return self.first_seen.monotonic + delays.get(self.asks_for or "", limits.blocked_after)
 
     def settle(self, decision: rules.Action) -> bool:
@@ -187,7 +193,7 @@ class PodState:
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
             state = "unstarted" if decision.stage == "unstarted" else "blocked"
             return state, TroubledPod(
-                *self.key, reason, self.since, by=decision.blocked_by,
+                *self.key, rules.lasting(decision), self.since, by=decision.blocked_by,
                 requests=self.requests, fix=decision.fix, lasting=lasting, code=code,
             )  # fmt: skip
         if isinstance(decision, Report):

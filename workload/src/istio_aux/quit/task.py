@@ -172,7 +172,7 @@ class Task:
             return Sleep(max(SHORTEST, begins - now.monotonic))
         if self.due not in {"quit", "report"}:
             self.state.settled = True
-            return End(QuitOutcome.BLOCKED, self.state.decision.reason)
+            return End(QuitOutcome.BLOCKED, rules.lasting(self.state.decision))
         return Look()
 
     def looked(self, facts: PodFacts | None, scope: QuitScope, now: Moment) -> Action:
