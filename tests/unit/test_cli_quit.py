@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from asyncio.subprocess import PIPE
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,6 +115,29 @@ async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
             "nothing is changed yet: add --yes",
         ]
         assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
+
+
+async def test_a_pod_that_is_deleted_once_its_proxy_has_exited_is_waited_for(
+    cluster: Cluster,
+) -> None:
+    """Its owner deletes it, or Kubernetes: its node takes some time."""
+    async with cluster:
+        await cluster.pod("bare")
+
+        async def delete(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+            body: Any = cluster.api.get("pods", namespace, name)
+            now = datetime.now(UTC).isoformat()
+            body["metadata"] |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 30}
+            await proxy_quits(socket, namespace, name)
+            for status in body["status"]["containerStatuses"]:
+                status["state"] = exited(0, at=LATER)
+            cluster.api.put("pods", body)
+            later = asyncio.get_running_loop().call_later
+            later(1.5, lambda: cluster.api.remove("pods", namespace, name))
+
+        cluster.api.on_exec = delete
+        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
+        assert (shown.status, outcomes(shown)) == (0, {"bare": "freed"})
 
 
 async def test_free_my_job_shows_what_it_prints(cluster: Cluster) -> None:

@@ -87,6 +87,7 @@ def test_it_is_a_holder_from_five_minutes_past_its_grace_period_on() -> None:
     assert (late.state, late.code, late.by) == ("blocked", "IA0125", ("node n1",))
     assert (late.since, late.requests) == (END.replace(minute=16, second=30), Requests(gpus=8))
     assert late.reason == f"{ENDED}; {NODE}"
+    assert found(deleted(RUNNING, RUNNING), 1e6).requests == Requests(gpus=8)
 
 
 def test_a_file_may_be_from_the_grace_period_unless_every_container_has_ended() -> None:
