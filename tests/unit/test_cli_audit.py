@@ -25,6 +25,7 @@ from istio_aux.cli.report import Audit, Finding
 from istio_aux.cli.terminal import Terminal
 from istio_aux.model import selectors
 from istio_aux.model.findings import Code
+from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
@@ -222,6 +223,28 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     assert shown.endswith("unstarted: 0, unmeshed: 1 (unknown: 3)")
     left = table(Audit([], 7, ignored=[Code.RUNS_ON, Code.KEPT, Code.KEPT]))
     assert left.endswith("unmeshed: 0; ignored: 3 (IA0101, IA0102)")
+
+
+def test_the_jobs_that_a_cronjob_piles_up_are_one_row_by_its_name() -> None:
+    """The names are those that its controller makes, of minutes; a date is another name."""
+    minutes = int(NOON.timestamp()) // 60
+    made = {"created": NOON}
+    found = [
+        *(finding("stuck", owner=f"Job/sync-{minutes - n}", **made) for n in (0, 60, 500_000)),
+        finding("stuck", owner=f"Job/sync-{minutes}", created=None),
+        *(finding("stuck", owner=f"Job/sync-{n}", **made) for n in (20261121, minutes + 60, "a")),
+        finding("stuck", owner=f"TFJob/sync-{minutes}", **made),
+        finding("stuck", owner=f"Job/sync-{minutes - 600_000}", **made),
+    ]
+    rows = [line.split()[1:3] for line in table(Audit(found, 9)).splitlines()[1:8]]
+    assert rows == [
+        ["cronjob/sync", "3"], [f"job/sync-{minutes}", "1"], ["job/sync-20261121", "1"],
+        [f"job/sync-{minutes + 60}", "1"], ["job/sync-a", "1"], [f"tfjob/sync-{minutes}", "1"],
+        [f"job/sync-{minutes - 600_000}", "1"],
+    ]  # fmt: skip
+    assert "istio-aux quit -n training cronjob/sync --yes" in page(
+        Audit([replace(found[0], action="ignore")], 1), NOON
+    )
 
 
 def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:

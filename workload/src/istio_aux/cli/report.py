@@ -431,8 +431,7 @@ def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, st
     """Group the pods of an owner whose ``word`` is the same for the same reason: a row each."""
     groups = defaultdict[tuple[str, str, str, str], list[T]](list)
     for each in items:
-        kind, _, name = each.owner.partition("/")  # As commands take it.
-        owner = f"{kind.lower()}/{name}" if name else f"pod/{each.name}"
+        owner = sentences.owner(each.owner, getattr(each, "created", None)) or f"pod/{each.name}"
         groups[each.namespace, owner, getattr(each, word), each.reason].append(each)
     return groups.items()
 

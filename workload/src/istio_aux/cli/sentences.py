@@ -43,6 +43,14 @@ def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) 
     return f"{programs} finished{when}{how}; {decision.target} still runs{reason[len(FINISHED) :]}"
 
 
+def owner(reference: str, created: datetime | None) -> str:
+    """The owner of a pod that was ``created`` then, as commands take it: a CronJob, not its Job."""
+    kind, _, name = reference.partition("/")
+    if kind == "Job" and (cron := owners.cron_job(name, created)):
+        kind, name = "CronJob", cron
+    return f"{kind.lower()}/{name}" if name else ""
+
+
 def free(namespace: str, what: str) -> str:
     """The command that frees the pods of a workload, or one pod."""
     return shlex.join(["istio-aux", "quit", "-n", namespace, what, "--yes"])

@@ -58,7 +58,8 @@ examples:
   istio-aux audit -f report.tar.gz
 
 Reads all unfinished pods, and changes nothing. A row is for the pods of an
-owner that have one state for one reason; `istio-aux explain NAME` has each pod.
+owner that have one state for one reason, such as all Jobs of a CronJob;
+`istio-aux explain NAME` has each pod.
 States:
   stuck     every payload container is finished, and the proxy still runs
   blocked   payload containers are finished, and others, which the reason names,

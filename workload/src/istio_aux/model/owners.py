@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -49,6 +50,7 @@ EACH_ITS_OWN = frozenset(
     }
 )
 
+_SCHEDULED, _YEAR = re.compile(r"(.+)-([0-9]{8,10})"), 366 * 86400
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
 
@@ -62,6 +64,19 @@ def controller(metadata: Metadata) -> OwnerReference | None:
         return None
     texts = (owners[0].api_version, owners[0].kind, owners[0].name, owners[0].uid)
     return owners[0] if all(text.isascii() and len(text) <= LONGEST for text in texts) else None
+
+
+def cron_job(job: str, created: datetime | None) -> str:
+    """The CronJob that made a Job of this name, one of whose pods was ``created``; or empty.
+
+    The name of the Job ends in the minutes since 1970 for which it was scheduled (k8s@1.36
+    cronjob_controllerv2.go getJobName). Only the Job names its owner, not the pod. A date at the
+    end of a name, such as 20261121, would be a minute of 2008.
+    """
+    match = _SCHEDULED.fullmatch(job)
+    if match is None or created is None:
+        return ""
+    return match[1] if -60 <= created.timestamp() - 60 * int(match[2]) <= _YEAR else ""
 
 
 def group(owner: OwnerReference) -> str:
