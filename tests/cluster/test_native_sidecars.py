@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model import resources
+from istio_aux.model.annotations import NATIVE_SIDECAR, START
+from istio_aux.model.pod import convert
 from lab import creation, meshed, workloads
 from lab.creation import Creation
 from lab.fixtures import await_account
@@ -87,6 +91,36 @@ def test_pods_become_and_authors_are_told_what_the_table_says(
         case.name for case in BY_OPTION if case.warns
     }
     assert all(case.warns in told[case.name] for case in BY_OPTION)
+
+
+SMALL, LARGE = {"cpu": "500m", "memory": "512Mi"}, {"cpu": "2500m", "memory": "2Gi"}
+OWN: list[dict[str, Any]] = [
+    {"requests": SMALL}, {"requests": LARGE}, {"requests": {"cpu": "599m"}}, {"limits": LARGE},
+    {"requests": {"cpu": "600m"}}, {"requests": {"cpu": "600m"}, "limits": {"cpu": "1"}},
+    {"limits": SMALL, "requests": SMALL}, {"limits": {"memory": "512Mi"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("start", ["native", "hold"])
+def test_a_pod_whose_own_resources_are_too_small_for_its_sidecar_is_refused_as_foreseen(
+    cluster: lab.Cluster, namespace: str, start: str
+) -> None:
+    """KEP-2837, istio#57393, istio#58769. Limits count beside a classic proxy alone."""
+    pods = [Case(name="").pod for _ in range(2 * len(OWN))]
+    annotations = {START: start} | ({NATIVE_SIDECAR: "false"} if start == "hold" else {})
+    for number, pod in enumerate(pods):
+        pod["metadata"]["annotations"] = annotations
+        main = {"name": "main", "image": "busybox"}
+        requests = {"resources": {"requests": SMALL}} if number % 2 else {}
+        pod["spec"] |= {"containers": [main | requests], "resources": OWN[number // 2]}
+    written = [meshed.written(pod, namespace) for pod in pods]
+
+    made = creation.create(cluster, *written, dry_run=True)
+
+    foreseen = [resources.too_small(convert(pod), native=start == "native") for pod in pods]
+    said = [(each.status, json.loads(each.body).get("message", "")[:300]) for each in made]
+    assert [status == 422 for status, _ in said] == [*map(bool, foreseen)], (said, foreseen)
+    assert 0 < sum(map(bool, foreseen)) < len(pods)
 
 
 def test_istio_refuses_a_pod_whose_configuration_takes_the_status_port_away(

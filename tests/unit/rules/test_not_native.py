@@ -215,10 +215,6 @@ LIMITED: dict[str, tuple[dict[str, Any], tuple[Limit, ...] | None, str]] = {
         needing(MORE, annotations={"sidecar.istio.io/proxyMemoryLimit": "64Mi"}), limit("2200Mi"),
         "",
     ),
-    "a proxy of which nothing can be read": (
-        needing(MORE, annotations={"sidecar.istio.io/proxyMemoryLimit": "much"}), limit("9Gi"),
-        "not known",
-    ),
     "a ratio": (
         needing({"name": "some", "resources": {"limits": {"cpu": "9"}, "requests": {"cpu": "9"}}}),
         (Limit(name="LimitRange even", ratio={"cpu": quantity("1")}),),

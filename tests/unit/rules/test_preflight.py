@@ -317,6 +317,8 @@ SMALL.apply(
         (To.NATIVE, {"annotations": {TEMPLATES: "a"}}, {}, ["note IA0511 1 have templates"]),
         (To.NATIVE, {"spec": {"initContainers": [{"name": "a"}] * 201}}, {},
          ["note IA0513 1 are too much to judge", "IA0503"]),
+        (To.NATIVE, {"spec": {"resources": {"requests": {"cpu": "50m"}}}}, {},
+         ["problem IA0114 1 will be refused: resources for the whole pod have no room"]),
         (To.AMBIENT, {"annotations": {STARTED_WITH: "hold"}}, {}, []),
     ],
 )  # fmt: skip

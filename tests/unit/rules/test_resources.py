@@ -12,10 +12,13 @@ import pytest
 from istio_aux.model import resources
 from istio_aux.model.answers import group
 from istio_aux.model.documents import whole
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Requests, quantity, requests
 from istio_aux.quit.state import TroubledPod
 from unit.rules import pods
 from unit.rules.pods import RUNNING, exited, job
+from unit.rules.starting import planned
+from unit.rules.table import row
 
 COUNTED = Path(__file__).parents[2] / "data" / "requests" / "pods.jsonl"
 GPU = "nvidia.com/gpu"
@@ -97,6 +100,80 @@ def test_limits_and_null_are_no_requests(none: object) -> None:
     pod = job({"main": RUNNING}, details={"main": {"resources": none}})
     assert requests(pod) == Requests()
     assert requested({"ephemeral-storage": "not looked at"}) == Requests()
+
+
+SIZE, OWN = "sidecar.istio.io/proxy", {"cpu": "500m", "memory": "512Mi"}
+DEFAULT = ", if Istio's proxy has its default size"
+ROOM = {"requests": {"cpu": "600m", "memory": "640Mi"}}
+BOTH, CPU, MEMORY = "0.6 CPUs, 640Mi of memory", {"cpu": "2"}, {"memory": "128Mi"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "main", "native", "classic"),
+    [
+        row("no room for the proxy", {"requests": OWN}, {"requests": OWN},
+            f"requests of {BOTH} or more{DEFAULT}", None),
+        row("room enough", ROOM, {"requests": OWN}, "", ""),
+        row("nothing is written", {}, {"requests": OWN}, "", ""),
+        row("only of one of them", {"requests": {"cpu": "50m"}}, {},
+            f"requests of 0.1 CPUs or more{DEFAULT}", None),
+        row("only limits: the API server makes requests of what the containers request",
+            {"limits": CPU}, {"requests": OWN}, f"requests of {BOTH} or more{DEFAULT}", None),
+        row("only limits, and no requests of containers", {"limits": CPU}, {}, "", ""),
+        row("a limit of a container is its request", {"requests": {"cpu": "1"}}, {"limits": CPU},
+            f"requests of 2.1 CPUs or more{DEFAULT}", None),
+        row("a limit that a classic proxy exceeds alone",
+            {"limits": {"memory": "512Mi"}, "requests": MEMORY}, {}, "",
+            f"limits of 1Gi of memory or more{DEFAULT}; limits of a native one do not count"),
+        row("a limit that is the request", {"limits": OWN, "requests": OWN}, {"requests": OWN},
+            f"requests of {BOTH} and limits of {BOTH} or more{DEFAULT}",
+            f"requests of {BOTH} and limits of 2 CPUs, 1Gi of memory or more{DEFAULT}"
+            "; limits of a native one do not count"),
+        row("what no API server stores", {"requests": {"cpu": "much"}}, {}, "", ""),
+    ],
+)  # fmt: skip
+def test_a_pod_says_what_its_own_resources_need_for_its_sidecar(
+    whole: object, main: object, native: str, classic: str | None
+) -> None:
+    """KEP-2837, istio#57393, istio#58769. ``classic`` is None where both need the same."""
+    pod = job({"main": None}, spec={"resources": whole}, details={"main": {"resources": main}})
+    begin = "refused with a sidecar unless spec.resources has "
+    for is_native, says in ((True, native), (False, native if classic is None else classic)):
+        assert resources.too_small(pod, native=is_native) == (begin + says if says else "")
+
+
+def test_the_proxy_has_the_size_of_its_annotations_and_runs_before_init_containers() -> None:
+    own = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    inits = [{"name": "fetch", "resources": {"requests": {"cpu": "950m"}}}]
+
+    def says(native: bool, **sizes: str) -> str:
+        annotations = {f"{SIZE}{key}": value for key, value in sizes.items()}
+        pod = job({"main": None}, spec={**own, "initContainers": inits}, annotations=annotations)
+        return resources.too_small(pod, native=native).partition(" has ")[2]
+
+    assert says(True) == f"requests of 1.05 CPUs or more{DEFAULT}"
+    assert (says(False), says(True, CPU="50m")) == ("", "")
+    assert says(False, CPULimit="1500m") == "requests of 1.5 CPUs or more"
+    assert says(True, Memory="2Gi") == "requests of 2Gi of memory or more"
+    there = {"main": None, "istio-proxy": None}
+    assert resources.too_small(job(there, spec=own | {"initContainers": inits}), native=True) == ""
+    assert says(True, CPU="much", CPULimit="9" * 99) == f"requests of 1.05 CPUs or more{DEFAULT}"
+
+
+@pytest.mark.parametrize("capability", [Capability.NATIVE, Capability.CLASSIC])
+def test_admission_warns_of_a_pod_that_will_be_refused(capability: Capability) -> None:
+    resources: dict[str, object] = {"requests": OWN, "limits": OWN}
+    spec = {"restartPolicy": "Never", "containers": [{"name": "main", "resources": ROOM}]}
+    how = StartPolicy(capability=capability)
+
+    [warning] = planned({"metadata": {}, "spec": {**spec, "resources": resources}}, how).warnings
+
+    native = capability is Capability.NATIVE
+    assert warning.startswith("IA0114: refused with a sidecar unless spec.resources has requests")
+    assert warning.endswith("a native one do not count") is not native
+    assert len(f"istio-aux: {warning}") <= 256, "the API server cuts what is longer"
+    refuses = {"annotations": {"sidecar.istio.io/inject": "false"}}
+    assert planned({"metadata": refuses, "spec": {**spec, "resources": resources}}).warnings == ()
 
 
 def test_what_all_pods_hold_is_one_line() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from istio_aux.cli.preflight import NAMED, CheckResult, Verdict
 from istio_aux.injector.injection import injection_label
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.model import ending
+from istio_aux.model import ending, resources
 from istio_aux.model.annotations import (
     DATAPLANE,
     INJECT,
@@ -147,6 +147,11 @@ _COUNTING = Obstacle(
     Code.COUNTED, f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
     "name a container in each onExitCodes", Verdict.PROBLEM,
 )  # fmt: skip
+_SMALL = Obstacle(
+    Code.REFUSED, "will be refused: resources for the whole pod have no room for a sidecar",
+    "raise them by what the proxy requests, 0.1 CPUs and 128Mi of memory by default",
+    Verdict.PROBLEM,
+)  # fmt: skip
 _CLASSIC = Obstacle(
     Code.STAY_CLASSIC, "stay classic by their own annotation",
     f"take out {START} or {NATIVE_SIDECAR}",
@@ -241,6 +246,8 @@ def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obst
         yield _FAILS if fails else _FOUND[reason.code]
     if how.counted:
         yield _COUNTING
+    if resources.too_small(pod, native=True, proxy=how.proxy):
+        yield _SMALL
     if wish.asks is False:
         yield _REFUSING[To.NATIVE]
     mode, _ = own_mode(pod)

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from istio_aux.model.annotations import Annotation
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.text import UNDECODABLE
 
@@ -108,11 +109,7 @@ def requests(pod: Pod) -> Requests | None:
             amounts[name] = own[name]
         if pod.spec.overhead:
             amounts += _amounts(_quantities.decode(pod.spec.overhead))
-        held = Requests(
-            millicpu=-(-amounts.pop(CPU, 0) * 1000 // _UNIT),
-            memory=-(-amounts.pop(MEMORY, 0) // _UNIT),
-            gpus=-(-amounts.total() // _UNIT),
-        )
+        held = _rounded(amounts)
     except UNDECODABLE:  # A pod has what no API server stores.
         return None
     return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
@@ -130,10 +127,57 @@ def totals(pod: Pod, proxy: Amounts, *, native: bool) -> Amounts:
     A native one runs beside each init container, too (k8s.io/component-helpers
     resource.PodRequests, PodLimits). `UNDECODABLE`: they cannot be read.
     """
-    together, start = _containers(pod, amounts)
+    together, start = _containers(pod, lambda each: _with_requests(amounts(each)))
     if native and start:
         start += Counter(proxy)
     return (together + Counter(proxy)) | start
+
+
+def size_of_proxy(pod: Pod, usual: Amounts | None) -> tuple[Amounts, bool]:
+    """What the pod's proxy needs, and whether that is known and no default of Istio's.
+
+    ``usual``: what proxies of its injector need, if that is known. An annotation of the pod comes
+    instead of all of it (istio injection-template.yaml resources).
+    """
+    own = {name: each for name, key in _SIZE.items() if (each := key.get(pod.metadata))}
+    found = own or usual
+    return (ISTIOS, False) if found is None else (_with_requests(Counter(found)), True)
+
+
+def too_small(pod: Pod, *, native: bool, proxy: Amounts | None = None) -> str:
+    """Say what a pod's own ``resources`` need so that it is not refused with its sidecar.
+
+    Empty: they are enough, there are none, or they cannot be read. All requests count together, and
+    each limit alone, but none of an init container (k8s@1.36 validatePodResourceConsistency). A
+    request that is not written is what the containers request before the sidecar is there, or the
+    limit (defaultPodRequests). ``proxy`` as in `size_of_proxy`.
+    """
+    if pod.names_proxy or not pod.spec.resources:
+        return ""
+    size, known = size_of_proxy(pod, proxy)
+    try:
+        own = amounts(pod.spec.resources)
+        before, after = totals(pod, {}, native=False), totals(pod, size, native=native)
+    except UNDECODABLE:
+        return ""
+    limited = any(name.startswith("limits.") for name in own)
+    short, low = Counter[str](), Counter[str]()
+    for name in (CPU, MEMORY):
+        request, limit = f"requests.{name}", f"limits.{name}"
+        given = own[request] or (before.get(request) if limited else 0) or own[limit]
+        if 0 < given < after.get(request, 0):
+            short[name] = after[request]
+        least = max(short[name], 0 if native else size.get(limit, 0))
+        if 0 < own[limit] < least:
+            low[name] = least
+    needs = [
+        f"{kind} of {_rounded(it)}" for kind, it in (("requests", short), ("limits", low)) if it
+    ]
+    if not needs:
+        return ""
+    text = f"refused with a sidecar unless spec.resources has {' and '.join(needs)} or more"
+    text += "" if known else ", if Istio's proxy has its default size"
+    return text + ("; limits of a native one do not count" if low and not native else "")
 
 
 def total(requests: Iterable[Requests]) -> Requests:
@@ -185,6 +229,21 @@ def _read(resources: msgspec.Raw) -> Counter[str]:
     return _amounts(decoded.requests if decoded else None)
 
 
+def _with_requests(found: Counter[str]) -> Counter[str]:
+    """Where there is only a limit, that is the request, too (k8s@1.36 SetDefaults_Pod)."""
+    limits = {name.replace("limits.", "requests."): found[name] for name in found}
+    return Counter({**limits, **found})
+
+
+def _rounded(amounts: Counter[str]) -> Requests:
+    cpu, memory = amounts[CPU], amounts[MEMORY]
+    return Requests(
+        millicpu=-(-cpu * 1000 // _UNIT),
+        memory=-(-memory // _UNIT),
+        gpus=-(-(amounts.total() - cpu - memory) // _UNIT),
+    )
+
+
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
     return Counter({
@@ -199,3 +258,13 @@ def _bytes(number: int) -> str:
     power = max(0, min((number.bit_length() - 1) // 10, len(_BINARY)))
     unit = _BINARY[power - 1] + "i" if power else ""
     return f"{number / 1024**power:.1f}".removesuffix(".0") + unit
+
+
+def _of_size(name: str) -> Annotation[int]:
+    return Annotation(f"sidecar.istio.io/{name}", quantity, "a quantity", longest=_LONGEST)
+
+
+_SIZE = {
+    "requests.cpu": _of_size("proxyCPU"), "requests.memory": _of_size("proxyMemory"),
+    "limits.cpu": _of_size("proxyCPULimit"), "limits.memory": _of_size("proxyMemoryLimit"),
+}  # fmt: skip

@@ -17,7 +17,7 @@ from istio_aux.model.limits import Limit
 from istio_aux.model.owners import BATCH, JobCounts, api_of, controller
 from istio_aux.model.pod import PROXY, Container, Pod
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.model.resources import ISTIOS, Amounts, quantity
+from istio_aux.model.resources import Amounts
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.model.text import UNDECODABLE, quoted
 
@@ -134,7 +134,7 @@ def _raised(pod: Pod, how: StartPolicy) -> str:
         return ""  # Nothing ends before the containers start.
     try:
         own = resources.amounts(pod.spec.resources)
-        proxy = _proxy(pod, ISTIOS if how.proxy is None else how.proxy)
+        proxy, _ = resources.size_of_proxy(pod, how.proxy)
         classic, native = (resources.totals(pod, proxy, native=each) for each in (False, True))
     except UNDECODABLE:
         return "not known, its resources cannot be read"
@@ -157,18 +157,3 @@ def _refusals(pod: Pod, how: StartPolicy, own: Amounts, needs: Amounts) -> Itera
     for limit in how.limits or ():
         if limit.deadline in {None, has_deadline} and (why := limit.refuses(counted)):
             yield why
-
-
-def _proxy(pod: Pod, usual: Amounts) -> Amounts:
-    """What the pod's proxy requests and may use (istio injection-template.yaml resources)."""
-    annotations = pod.metadata.annotations or {}
-    own = {name: annotations[key] for key, name in _PROXY.items() if key in annotations}
-    return {name: quantity(text) for name, text in own.items()} if own else usual
-
-
-_PROXY = {
-    "sidecar.istio.io/proxyCPU": "requests.cpu",
-    "sidecar.istio.io/proxyMemory": "requests.memory",
-    "sidecar.istio.io/proxyCPULimit": "limits.cpu",
-    "sidecar.istio.io/proxyMemoryLimit": "limits.memory",
-}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from istio_aux.model import ending
+from istio_aux.model import ending, resources
 from istio_aux.model.annotations import (
     INJECT,
     INJECTED,
@@ -118,7 +118,9 @@ def plan(
     ports, closed = peers.inbound_ports(pod, how.peers)
     lost = "" if none or order.native else ending.cut_off(pod)
     cut_off = [str(Remark(Code.CUT_OFF, lost))] if lost else []
-    warnings = (*order.warnings, *map(str, closed), *cut_off)
+    small = "" if none else resources.too_small(pod, native=order.native, proxy=how.proxy)
+    refused = [str(Remark(Code.REFUSED, small))] if small else []
+    warnings = (*order.warnings, *map(str, closed), *cut_off, *refused)
     reasons, writes = [order.reason], {**order.writes}
     if order.started_with:
         writes[STARTED_WITH] = order.started_with
