@@ -133,7 +133,8 @@ training   pod/job-2  1     lost   IA0103  unknown  unknown            every pay
 IA0101  the proxy runs on after its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0101.md
 IA0103  the proxy ended before its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0103.md
 
-selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, unstarted: 0, unmeshed: 0"""
+selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, \
+unstarted: 0, unmeshed: 0, failed: 0"""
 
 
 def held(gpus: int, **fields: Any) -> Finding:
@@ -217,12 +218,12 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
     empty = table(Audit([], 7, among="in all namespaces (7 looked at)"))
     assert empty == (
         "no pod hangs or lacks its sidecar in all namespaces (7 looked at)\n\n"
-        "pods: 7; stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0"
+        "pods: 7; stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0, failed: 0"
     )
     shown = table(Audit([finding("unmeshed")], 7, None, 3))
-    assert shown.endswith("unstarted: 0, unmeshed: 1 (unknown: 3)")
+    assert shown.endswith("unmeshed: 1, failed: 0 (unknown: 3)")
     left = table(Audit([], 7, ignored=[Code.RUNS_ON, Code.KEPT, Code.KEPT]))
-    assert left.endswith("unmeshed: 0; ignored: 3 (IA0101, IA0102)")
+    assert left.endswith("failed: 0; ignored: 3 (IA0101, IA0102)")
 
 
 def test_the_jobs_that_a_cronjob_piles_up_are_one_row_by_its_name() -> None:

@@ -161,7 +161,7 @@ def start(sentence: str, by: str, because: str, inits: dict[str, State], **field
         start("an init container of its own that fails again and again", "fetch", EARLY,
               {"fetch": CRASHES, "istio-init": MADE}, restart="OnFailure"),
         start("the same of a pod that is held for a reason", "fetch",
-              "fetch runs before istio-proxy, which is not native: a quota",
+              "fetch runs before istio-proxy: istio-aux holds it, not native: a quota",
               {"fetch": CRASHES, "istio-init": MADE}, annotations={NOT_NATIVE: "a quota"}),
         start("the same while it runs", "fetch", "(running)", {"fetch": RUNNING}, restarts=3),
         start("an init container of its own whose image cannot be pulled", "fetch", "BackOff); f",

@@ -31,7 +31,7 @@ from istio_aux.model import kept
 from istio_aux.model.answers import ProcessStatus
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.names import EVENT_CONTROLLER, STATUS_PORT
-from istio_aux.model.owners import Job, JobSpec, group
+from istio_aux.model.owners import Job, group
 from istio_aux.model.pod import Metadata, Pod, Struct
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import UNDECODABLE, printable_json
@@ -44,7 +44,7 @@ UNITS, _CONTAINER = 5, "istio-aux"
 LINES, LONGEST_LOG, _LINE = 500, 512 << 10, 4 << 10  # Of a unit's log: lines, bytes, and of a line.
 _LOGGED, _NAMED = ("time", "level", "event", "outcome", "status"), ("namespace", "pod", "uid")
 _ENDED = {"fieldSelector": "status.phase!=Running,status.phase!=Pending,status.phase!=Unknown"}
-_EVENTS = (*(f"type=Warning,reason={reason}" for reason in workloads.REFUSED),
+_EVENTS = (*(f"type=Warning,reason={it}" for it in (*workloads.REFUSED, *workloads.TELLING)),
            f"reportingComponent={EVENT_CONTROLLER}")  # fmt: skip
 _SINGLES: Mapping[str, type[Struct]] = {
     "version": ServerVersion, f"apis/{ADMISSION}/v1": actions.ServedList,
@@ -263,16 +263,11 @@ class _Report:
     async def _owned(self) -> None:
         """The metadata of what owns pods, over any number of owners."""
 
-        def job(found: Job) -> Job:
-            self._note(found.metadata)
-            spec = JobSpec(pod_failure_policy=found.spec.pod_failure_policy)
-            return Job(metadata=found.metadata, spec=spec)
-
-        def named(found: Named) -> Named:
+        def noted(found: Job | Named) -> Job | Named:
             self._note(found.metadata)
             return found
 
-        await self._list(actions.collection("batch/v1", "jobs"), Job, job)
+        await self._list(actions.collection("batch/v1", "jobs"), Job, noted)
         types, done = await actions.served_types(self._client), {("batch", "Job")}
         served = {(it.group, it.kind): it for it in reversed(types)}
         while due := [it for it in self._owners if it in served and it not in done]:
@@ -283,7 +278,7 @@ class _Report:
                 of.group or of.plural.endswith("controllers")
             ):
                 path = actions.collection(of.api, of.plural)
-                await self._list(path, Named, named, accept=actions.ONLY_METADATA)
+                await self._list(path, Named, noted, accept=actions.ONLY_METADATA)
 
     async def _unit(self, about: Metadata) -> None:
         """What `/status` and `/metrics` of a unit say, and the end of its log."""

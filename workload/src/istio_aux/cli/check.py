@@ -29,6 +29,8 @@ from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model import findings
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
+from istio_aux.model.failed import recent_failure
+from istio_aux.model.findings import Code
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
@@ -211,10 +213,15 @@ async def _pods(
     jobs = await cluster.counting(client) if mesh.native.capability.can else {}
     limits = await _limits(client, [])
     changes, left_out = dict[str, list[str]](), dict[str, tuple[LeftOut, int]]()
-    async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):
+    failed = dict[Code, list[str]]()
+    async for pod in workloads.list_pods(client, "", actions.NOT_SUCCEEDED):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
+        if failure := recent_failure(pod, now):
+            failed.setdefault(failure.code, []).append(f"{about.namespace}/{about.name}")
+        if pod.status.phase == "Failed":
+            continue
         ours, out = found.of(pod, labels)
         wish = Wish.of(pod, labels)
         settings, wanted = ours.settings, mesh.expected(wish)
@@ -239,7 +246,7 @@ async def _pods(
     cut = await _cut_off(client, found, mesh, namespaces) if selects else Counter[str]()
     return [
         *preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting)),
-        *preflight.cut_off(cut_pods, cut),
+        *preflight.failures(failed), *preflight.cut_off(cut_pods, cut),
     ]  # fmt: skip
 
 

@@ -9,7 +9,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
 from istio_aux.cli import archive, report, workloads
-from istio_aux.cli.installation import Installation, Installations, Labels, installations
+from istio_aux.cli.installation import (
+    Installation,
+    Installations,
+    Judgement,
+    Labels,
+    installations,
+)
 from istio_aux.cli.page import page
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.watcher import survey
@@ -20,8 +26,10 @@ from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept, resources
 from istio_aux.model.ending import COUNTED
+from istio_aux.model.failed import recent_failure
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
+from istio_aux.model.moment import Moment
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors
@@ -93,8 +101,8 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     gaps = list[str]()
     found, mesh, held, now = await find(client, request.config), None, None, client.clock()
     unsure = found.problems and Code.SETTINGS not in request.ignore
-    status, each = FAILED if unsure else 0, None
-    async for each in workloads.find(client, request):
+    status, each, told = FAILED if unsure else 0, None, list[str]()
+    async for each in workloads.find(client, request, told=told):
         if isinstance(each, str):
             report.complain(each)
             status = FAILED
@@ -122,7 +130,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             held = await _held(client, found.first)
         facts = {"notes": notes, "meshed": meshed, "held": held if waits and waits.gpus else ""}
         show(each, judged, **facts, now=now.date)
-    tell(unknowns(found, gaps, request.ignore, said=[found.gap]))
+    tell([*told, *unknowns(found, gaps, request.ignore, said=[found.gap])])
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")
     return status
@@ -214,7 +222,7 @@ async def audit(client: Client, request: ClusterRequest) -> int:
 
 
 async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
-    """Read the pods that are not finished, and judge each of them as of now.
+    """Read the pods that are not finished, or failed lately, and judge each of them as of now.
 
     What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of
     that, and no `KubeError`.
@@ -227,16 +235,21 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     if selects and not labels:
         return report.Audit([], 0, 0, among=request.among(0))
     (mesh, unread), found = await survey(client), await find(client, request.config)
-    async for pod in workloads.list_pods(client, where, actions.NOT_TERMINAL, request.selector):
+    async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
         if selects and key.namespace not in labels:
             continue
         if isinstance(pod, Unreadable):
             unreadable.append(f"cannot read pod {pod}")
             continue
+        its_labels = labels.get(key.namespace)
+        if pod.status.phase == "Failed":
+            if lately := _failed(pod, found.judge(pod, its_labels, now), now):
+                findings.append(lately)
+            continue
         pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
-        kubelet, its_labels = await kubelet_of(client, pod, kubelets), labels.get(key.namespace)
+        kubelet = await kubelet_of(client, pod, kubelets)
         judged = found.judge(pod, its_labels, now, kubelet=kubelet)
         outcome = report.audit(pod, its_labels, judged, mesh.expected)
         if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
@@ -245,7 +258,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
             outcome = report.audit(pod, its_labels, judged, mesh.expected, answer)
         if isinstance(outcome, str):
             unknown[outcome] += 1
-        elif outcome:
+        elif outcome := outcome or _failed(pod, judged, now):
             findings.append(outcome)
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
@@ -268,6 +281,16 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         installations=found, among=request.among(pods),
         ignored=[each.code for each in (*findings, *remarks) if each.code in ignore],
         notes=(*notes, *(str(each) for each in remarks if each.code not in ignore)),
+    )  # fmt: skip
+
+
+def _failed(pod: Pod, judged: Judgement, now: Moment) -> report.Finding | None:
+    """What is so with a pod that its mesh failed lately, or whose proxy was started again."""
+    failure = recent_failure(pod, now)
+    return failure and report.Finding(
+        **report.about_pod(pod), state="failed", code=failure.code, since=failure.at,
+        action=judged.action, reason=failure.reason, containers=judged.facts.table,
+        fix=failure.fix,
     )  # fmt: skip
 
 

@@ -6,9 +6,13 @@ Each document has an answer, or a line on stderr with its file and line.
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from copy import deepcopy
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,10 @@ import msgspec
 
 from istio_aux.cli import report
 from istio_aux.cli.installation import Installation, Installations
+from istio_aux.cli.terminal import Cell, Style, Terminal
 from istio_aux.model import documents, templates
+from istio_aux.model.findings import Code
+from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, convert
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import SidecarRule
@@ -27,8 +34,8 @@ from istio_aux.start.plan import Plan, after_injection, plan
 
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
 
-Answer = Callable[[documents.Document], Iterable[str]]
-"""Prints the answer to a document, and returns lines for stderr about it."""
+Answer = Callable[[documents.Document, bytes], Iterable[str]]
+"""Prints the answer to a document of a file, and returns lines for stderr about it."""
 
 _POD = ("", "Pod")
 _REVIEW = (review.API_VERSION.partition("/")[0], review.KIND)
@@ -66,8 +73,8 @@ def explain(
     """Explain each pod in ``files``, also those that workloads make; return the exit status.
 
     ``show`` gets each pod, its `Judgement`, and how it will ``start`` if it does not exist yet. A
-    file has no namespaces, which count as selected. It may be older than a grace period is long, so
-    that each counts as over.
+    file has no namespaces, which count as selected. It is as old as its newest time, or less: that
+    is enough to miss a container which the kubelet forgot. Each grace period counts as over.
     """
     options, found = ours.settings, Installations((ours,))
     how = msgspec.structs.replace(
@@ -76,19 +83,38 @@ def explain(
         sidecars=ours.policy(sidecars).sidecars,
     )
 
-    def answer(document: documents.Document) -> Iterable[str]:
+    def answer(document: documents.Document, body: bytes) -> Iterable[str]:
         kind, manifest = _read(document, document.readable)
         notes = list[str]()
         for new, planned, of in _planned(manifest, kind, how):
             notes += map(str, of.unread)
             pod, order = new, None
-            if kind != _POD or not (pod.metadata.uid or pod.status.phase):
+            if kind != _POD or not (pod.metadata.uid or pod.status.phase or pod.names_proxy):
                 pod = after_injection(pod, planned)
                 order = f"{planned.started_with or 'as it is'}: {planned.reason}"
-            show(pod, found.judge(pod, None, None, sidecars), start=order)
+                if pod.has_native_proxy and planned.started_with == "hold":
+                    order = "native, as its annotation asks; where Istio makes it classic, hold"
+            judged = found.judge(pod, None, _newest(body) if pod.exits else None, sidecars)
+            if judged.decision.code is not Code.FORGOTTEN:
+                judged = found.judge(pod, None, None, sidecars)
+            show(pod, judged, start=order)
         return notes
 
     return _answer_each(files, answer)
+
+
+_TIME = re.compile(rb"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+@lru_cache(maxsize=1)
+def _newest(body: bytes) -> Moment | None:
+    """The newest time of a file that is over; None if it has none."""
+    for text in sorted({*_TIME.findall(body)}, reverse=True):
+        with suppress(ValueError):
+            at = datetime.fromisoformat(text.decode())
+            if at <= datetime.now(UTC):
+                return Moment(at.timestamp(), at.timestamp())
+    return None
 
 
 def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
@@ -98,7 +124,7 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
     """
     shown = False
 
-    def answer(document: documents.Document) -> Iterable[str]:
+    def answer(document: documents.Document, _body: bytes) -> Iterable[str]:
         nonlocal shown
         kind, manifest = _read(document, document.body, reviews=True)
         if kind == _REVIEW:
@@ -175,7 +201,10 @@ def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
         report.write(documents.to_yaml(mutated).rstrip())
     else:
         old, new = (documents.to_yaml(each).splitlines() for each in (given, mutated))
-        report.write_diff(difflib.unified_diff(old, new, "given", "admitted", lineterm=""))
+        terminal = Terminal.of(sys.stdout)
+        styles = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
+        for line in difflib.unified_diff(old, new, "given", "admitted", lineterm=""):
+            report.write(terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
 
 
 def _answer_each(files: Iterable[str], answer: Answer) -> int:
@@ -189,7 +218,7 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
             report.complain(f"{name}: {error.strerror}")
             status = BAD_INPUT
             continue
-        outcomes = [_outcome(name, document, answer) for document in documents.read(body)]
+        outcomes = [_outcome(name, document, answer, body) for document in documents.read(body)]
         if not outcomes:
             report.complain(f"{name}: no pods")
         if "bad" in outcomes or (outcomes and "answered" not in outcomes):
@@ -198,14 +227,14 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
 
 
 def _outcome(
-    name: str, document: documents.Document | documents.BadDocument, answer: Answer
+    name: str, document: documents.Document | documents.BadDocument, answer: Answer, body: bytes
 ) -> str:
     """Answer one document: ``answered``, ``bad``, or ``left out`` for what has no known pods."""
     if isinstance(document, documents.BadDocument):
         outcome, notes = "bad", [document.why]
     else:
         try:
-            outcome, notes = "answered", answer(document)
+            outcome, notes = "answered", answer(document, body)
         except _NoPodsError as error:
             outcome, notes = "left out", [f"left out: {error}"]
         except RecursionError:

@@ -28,6 +28,7 @@ _MEANS = {
     "unstarted": "not started, because of a sidecar",
     "lost": "runs without network: its proxy ended",
     "unmeshed": "runs outside the mesh: it has no proxy",
+    "failed": "failed because of the mesh, or its proxy had to start again",
 }
 
 

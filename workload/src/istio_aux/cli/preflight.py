@@ -371,6 +371,13 @@ def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
         yield _note("pods", Code.COUNTED, f"{what}: {listed(jobs, most=NAMED)}", do)
 
 
+def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
+    """Name the pods that failed lately because of their mesh, by the code."""
+    for code, names in sorted(pods.items()):
+        what = f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}"
+        yield _note("pods", code, what, "see what helps", "istio-aux audit")
+
+
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
     """Count what loses the network when it is ended by force, by the workload that makes it."""
     if whose := sorted({*pods, *templates}):

@@ -25,6 +25,7 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
 from istio_aux.model.documents import whole
 from istio_aux.model.ending import cut_off, killed
+from istio_aux.model.failed import failure
 from istio_aux.model.findings import Code, Remark, ignored
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
@@ -41,7 +42,7 @@ from istio_aux.start.plan import bad_values, effective_start
 T = TypeVar("T", bound="Finding | QuitVerdict")
 
 # `audit --help` says what they mean.
-State = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed"]
+State = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed", "failed"]
 
 QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
@@ -67,6 +68,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     free: str = ""
     restart: str = ""
     change: str = ""
+    policy: str = ""  # YAML for the spec of its next Job.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +168,9 @@ def explain(
     if isinstance(meshed, ReportUnmeshed):
         state, code = ("unmeshed", meshed.code) if meshed.unmeshed else (state, code)
         reason, restart = sentences.outside(pod, meshed, reason)
+    mishap = None if state else failure(pod)
+    if mishap:
+        state, code, reason = "failed", mishap.code, mishap.text
     left_out, stuck = judged.left_out, isinstance(decision, Quit)
     ends = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
     end = Remark(Code.CUT_OFF, cut_off(pod)) if ends else Remark(Code.PROXY_KILLED, killed(pod))
@@ -186,6 +191,7 @@ def explain(
         verdict="" if decision.action == judged.action else decision.action,
         left_out=left_out, change=judged.change, restart=restart,
         free=sentences.free(about.namespace, about.name) if stuck and left_out else "",
+        policy=mishap.policy if mishap and state else "",
     )  # fmt: skip
 
 
@@ -207,7 +213,7 @@ def audit(
         case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
             fix, restart = sentences.mesh_again(pod)
             return Finding(
-                **_listed(pod), state="unmeshed", code=code,
+                **about_pod(pod), state="unmeshed", code=code,
                 since=pod.metadata.creation_timestamp, action="report", reason=reason,
                 configuration=expectation.configuration, fix=fix, restart=restart,
             )  # fmt: skip
@@ -221,7 +227,7 @@ def audit(
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
     frees = judged.left_out and state == "stuck" and not by
     return Finding(
-        **_listed(pod),
+        **about_pod(pod),
         action=judged.action,
         reason=decision.reason,
         containers=facts.table,
@@ -266,7 +272,8 @@ def _state(pod: Pod, decision: Action) -> State | None:
     return "stuck" if isinstance(decision, Quit) else "lost"
 
 
-def _listed(pod: Pod) -> dict[str, Any]:
+def about_pod(pod: Pod) -> dict[str, Any]:
+    """The fields of a `Finding` by which its pod is known."""
     about = pod.metadata
     owner = str(controller(pod.metadata) or "")
     return {**about.key._asdict(), "owner": owner, "created": about.creation_timestamp}
@@ -303,6 +310,7 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         for title in ("start", "end"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
+        lines += sentences.policy(each.policy, terminal)
         lines += sentences.pages(each.codes, terminal, indent="  ")
         if each.ignored:
             lines.append(f"  {ignored(each.ignored)}")
@@ -472,14 +480,6 @@ def _waited(pods: Sequence[QuitVerdict]) -> str:
 def write(text: str) -> None:
     """Print a line; a character that the encoding of stdout lacks becomes ``?``."""
     sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
-
-
-def write_diff(lines: Iterable[str]) -> None:
-    """Print a unified diff (difflib)."""
-    terminal = Terminal.of(sys.stdout)
-    styles = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
-    for line in lines:
-        write(terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
 
 
 def write_json(line: bytes) -> None:

@@ -89,6 +89,15 @@ def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = 
     return lines
 
 
+def policy(text: str, terminal: Terminal) -> list[str]:
+    """The lines of a podFailurePolicy, to be pasted; none if it is empty."""
+    if not text:
+        return []
+    title = "its next Job may have this in its spec, so that it does not count such a pod:"
+    yaml = (f"    {terminal.paint(Cell(line, Style.COMMAND))}" for line in text.splitlines())
+    return [*terminal.beside("  ", 2, Cell(title)), *yaml]
+
+
 def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     """Say of how many pods no installation looks after, by the reason, and what helps."""
     groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)

@@ -37,7 +37,7 @@ COLOURS = {
         Style.GOOD: "quit ok yes freed would-free gone ended restarted would-restart",
         Style.ODD: "wait blocked unstarted kept note no",
         Style.BAD: "report stuck problem",
-        Style.LOST: "unknown lost unmeshed",
+        Style.LOST: "unknown lost unmeshed failed",
         Style.FAINT: "ignore sidecar ignored init",
     }.items()
     for word in words.split()

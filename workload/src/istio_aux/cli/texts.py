@@ -14,7 +14,9 @@ examples:
 
 TYPE is what kubectl takes. The pods of a workload are those that have it as an
 owner, over any number of owners between them; in a file, those that it will
-have. In files, grace periods count as over.
+have. In files, grace periods count as over, and the newest time is the present.
+Of a Job that has failed, is suspended or is managed by another controller that
+is said, too, and of one without pods what Events say of those.
 
 Exit status: 1 if a pod cannot be read, or what is named has no pods; 2 if a
 document is bad, or nothing of a file has known pods. All others are answered.""",
@@ -57,8 +59,8 @@ examples:
   istio-aux audit -o jsonpath='{range .items[*]}{.name} {.since}{"\\n"}{end}'
   istio-aux audit -f report.tar.gz
 
-Reads all unfinished pods, and changes nothing. A row is for the pods of an
-owner that have one state for one reason, such as all Jobs of a CronJob;
+Reads pods that have not succeeded, and changes nothing. A row is for the pods
+of an owner that have one state for one reason, such as all Jobs of a CronJob;
 `istio-aux explain NAME` has each pod.
 States:
   stuck     every payload container is finished, and the proxy still runs
@@ -69,10 +71,13 @@ States:
   unstarted the payload has not started, because of the container that the
             reason names: a sidecar that is not ready, or that cannot run
   unmeshed  there is no proxy, although Istio would inject one today
+  failed    in the last hour the pod failed because of its mesh; or the payload
+            of a pod that runs has ended its native proxy
 SINCE is when the last finished container ended; for a lost pod, when its proxy
 ended; for an unstarted pod, when its payload could have started; for an
-unmeshed pod, when it was created; for a deleted one, when that began. Jobs
-whose pods were refused in the last 15 minutes are lines on stderr.
+unmeshed pod, when it was created; for a deleted one, when that began; for a
+failed one, when it or its proxy ended. Jobs whose pods were refused in the last
+15 minutes are lines on stderr.
 
 Exit status: 1 if something cannot be read, 2 if the credentials cannot be used.""",
     ),

@@ -7,7 +7,9 @@ Job and pod. Rights in one namespace are enough.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -21,17 +23,21 @@ from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
 from istio_aux.kube.objects import Key, Unreadable, decoded
-from istio_aux.model import owners, templates
-from istio_aux.model.moment import in_utc
+from istio_aux.model import failed, owners, templates
+from istio_aux.model.moment import in_utc, zoned
+from istio_aux.model.owners import Job
 from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.templates import WORKLOADS
-from istio_aux.model.text import UNDECODABLE, listed, problem, quoted
+from istio_aux.model.text import UNDECODABLE, listed, one_line, problem, quoted
 
 REFUSED = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
 FailedCreatePodReason), of the training-operator (control/pod_control.go)."""
+
+TELLING = ("HeldNotNative", "BackOff", "FailedPostStartHook")
+"""Reasons of Events about pods that say why they failed: of ours, and of the kubelet's."""
 
 LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a tenant may write one.
 
@@ -100,6 +106,12 @@ class PodEvent(Struct, frozen=True):
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
 
+    @property
+    def at(self) -> datetime | None:
+        """When it was last seen."""
+        at = zoned(self.last_timestamp or self.event_time)
+        return at and in_utc(at)
+
 
 class RefusedPods(msgspec.Struct, frozen=True):
     """Pods that the API server refused to a workload: its kind and name, when last, and why."""
@@ -131,7 +143,11 @@ _POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 
 
 async def find(
-    client: Client, request: ClusterRequest, fields: Mapping[str, str] = ANY
+    client: Client,
+    request: ClusterRequest,
+    fields: Mapping[str, str] = ANY,
+    *,
+    told: list[str] | None = None,
 ) -> AsyncGenerator[Pod | str]:
     """Yield the pods of each target, each pod once, and for a target without one a line with why.
 
@@ -142,6 +158,8 @@ async def find(
     credentials. The labels of a pod that is not named itself match the selector. Finished pods are
     yielded, too, unless ``fields`` of pods that are listed leave them out.
 
+    What is so with a Job that has pods, such as its failure, is added to ``told``.
+
     Raises:
         KubeError: the API server refuses the pods or does not answer.
     """
@@ -150,7 +168,7 @@ async def find(
         types = await actions.served_types(client)
     search = _Search(client, request, fields, types)
     for target in search.targets():
-        found, search.why = False, list[str]()
+        found, search.why, search.job = False, list[str](), ""
         async for each in search.pods(target):
             found = True
             if isinstance(each, str | Unreadable):
@@ -158,6 +176,8 @@ async def find(
             elif each.metadata.uid not in seen:
                 seen.add(each.metadata.uid)
                 yield each
+        if found and search.job and told is not None:
+            told.append(f"{target.text}: {search.job}")
         if not found and targets:
             labels = request.selector
             chosen = f" that match {quoted(str(labels))}" if labels.requirements else ""
@@ -254,6 +274,7 @@ class _Search(msgspec.Struct):
     fields: Mapping[str, str]
     types: Sequence[ServedType]
     why: list[str] = []
+    job: str = ""  # What is so with the target, if it is a Job.
     listed: dict[tuple[str, str], str] = {}  # Why a kind could not be, or the empty text.
     owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
 
@@ -316,7 +337,7 @@ class _Search(msgspec.Struct):
         self, target: _Target, kind: ServedType
     ) -> AsyncGenerator[Pod | Unreadable | str]:
         """Yield the pods of one object, or of all objects of a type."""
-        uid, where = "", target.namespace
+        uid, where, found = "", target.namespace, False
         if target.name:
             try:
                 path = actions.object_path(kind.api, kind.plural, where, target.name)
@@ -330,6 +351,7 @@ class _Search(msgspec.Struct):
             else:
                 refused = await refused_pods(self.client, where, uid)
                 self.why += [str(refused[uid])] if uid in refused else []
+                self.job = _of_job(body, kind)
 
         def wanted(owner: OwnerReference) -> bool:
             named = kind.is_of(owner) and target.name in {"", owner.name}
@@ -337,7 +359,11 @@ class _Search(msgspec.Struct):
 
         async for each in self._list_pods(where):
             if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
+                found = True
                 yield each
+        if self.job and not found:
+            events = await _events_of_pods(self.client, where, target.name)
+            self.why += [self.job, *events]
         self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
@@ -372,25 +398,53 @@ class _Search(msgspec.Struct):
             self.listed[key] = gap(error, f"list {of.plural}")
 
 
+def _of_job(body: bytes, kind: ServedType) -> str:
+    """Why a Job has failed or makes no pods now; empty for other kinds, and what cannot be read."""
+    api = owners.api_of(OwnerReference(api_version=kind.api, kind=kind.kind))
+    if api is None and (kind.group, kind.kind) != ("batch", "CronJob"):
+        return ""
+    with suppress(KubeError):
+        return failed.of_job(decoded(body, Job), api)
+    return ""
+
+
+async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]:
+    """The last Event for each of `TELLING` about pods that a Job has had, which their names show.
+
+    A name that is too long is cut (k8s@1.36 apiserver/storage/names generate.go).
+    """
+    pod, lines = re.compile(rf"{re.escape(f'{job}-'[:58])}(?:[0-9]+-)?[a-z0-9]{{5}}"), list[str]()
+    for reason in TELLING:
+        found = await _events(client, namespace, f"involvedObject.kind=Pod,reason={reason}")
+        named = {at: it for at, it in found if pod.fullmatch(it.involved_object.name)}
+        if named:
+            last = named[at := max(named)]
+            what = one_line(last.message, LONGEST_WHY)
+            lines.append(f"pod {last.involved_object.name}: {reason} at {at:%H:%M:%S}Z: {what}")
+    return lines
+
+
 async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping[str, RefusedPods]:
     """Read from Events whose pods were refused last, by UID; of one object, if ``uid`` is given.
 
     It is empty where Events may not be listed, and without a namespace it is of all namespaces.
     """
     found = dict[str, RefusedPods]()
-    path = actions.collection("v1", "events", namespace)
     one = f",involvedObject.uid={uid}" if uid else ""
     for reason in REFUSED:
-        try:
-            chosen = {"fieldSelector": f"type=Warning,reason={reason}{one}"}
-            pages = [page async for page in actions.pages(client, path, PodEvent, chosen)]
-        except ApiError:
-            return found
-        for event in (item for page in pages for item in page.items):
-            about, at = event.involved_object, event.last_timestamp or event.event_time
-            if at is None or (about.uid in found and found[about.uid].at >= at):
+        for at, event in await _events(client, namespace, f"type=Warning,reason={reason}{one}"):
+            about = event.involved_object
+            if about.uid in found and found[about.uid].at >= at:
                 continue
             owner, where = f"{about.kind.lower()}/{about.name}", event.metadata.namespace
-            why = event.message[:LONGEST_WHY]
-            found[about.uid] = RefusedPods(where, owner, in_utc(at), why)
+            found[about.uid] = RefusedPods(where, owner, at, event.message[:LONGEST_WHY])
     return found
+
+
+async def _events(client: Client, namespace: str, fields: str) -> list[tuple[datetime, PodEvent]]:
+    """Events that have a time; none where they may not be listed."""
+    path = actions.collection("v1", "events", namespace)
+    with suppress(ApiError):
+        pages = actions.pages(client, path, PodEvent, {"fieldSelector": fields})
+        return [(it.at, it) async for page in pages for it in page.items if it.at]
+    return []

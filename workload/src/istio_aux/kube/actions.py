@@ -27,6 +27,7 @@ from istio_aux.model.text import quoted
 
 # Pods that repair watches, and the fewer pods that are meant to end.
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+NOT_SUCCEEDED = {"fieldSelector": "status.phase!=Succeeded"}
 JOBS = {"fieldSelector": f"{NOT_TERMINAL['fieldSelector']},spec.restartPolicy!=Always"}
 
 # Seconds from the sending of a read to that of what rests on it: an exec, a restart. Both name the

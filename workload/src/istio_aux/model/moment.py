@@ -43,6 +43,11 @@ def in_utc(date: datetime) -> datetime:
         return date.replace(tzinfo=UTC)
 
 
+def zoned(at: datetime | None) -> datetime | None:
+    """A time without a zone, from a person's file, counts as UTC."""
+    return at and at.replace(tzinfo=at.tzinfo or UTC)
+
+
 class TokenLife(msgspec.Struct, frozen=True):
     """When a bearer token was issued, and when it expires, in seconds since 1970 (RFC 7519)."""
 

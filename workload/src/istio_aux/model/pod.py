@@ -202,6 +202,12 @@ class Waiting(Struct, frozen=True):
     reason: str = ""
 
 
+class Running(Struct, frozen=True):
+    """State of a container that runs."""
+
+    started_at: datetime | None = None
+
+
 class Terminated(Struct, frozen=True):
     """State of a container that exited; it may be started again."""
 
@@ -214,7 +220,7 @@ class ContainerState(Struct, frozen=True):
     """Exactly one is set; none set means waiting (core/v1 ContainerState)."""
 
     waiting: Waiting | None = None
-    running: Present | None = None
+    running: Running | None = None
     terminated: Terminated | None = None
 
 
@@ -223,6 +229,7 @@ class ContainerStatus(Struct, frozen=True):
 
     name: str = ""
     state: ContainerState | None = None
+    last_state: ContainerState | None = None  # How it ended before it was started again.
     started: bool | None = None  # Its startup probe has succeeded; null counts as false.
     restart_count: int = 0
 
@@ -241,6 +248,7 @@ class PodStatus(Struct, frozen=True):
     """``status``; container statuses come in any order, and any of them may be missing."""
 
     phase: str | None = None
+    reason: str = ""  # Of an end by force, such as ``Evicted``.
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     start_time: datetime | None = None  # When the kubelet first saw the pod.
     conditions: tuple[Condition, ...] | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Literal
 
 from istio_aux.model import annotations, resources
 from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
+from istio_aux.model.moment import zoned
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
@@ -171,7 +172,7 @@ class PodFacts:
     @property
     def created(self) -> datetime | None:
         """The creation of the pod, by the clock of the API server."""
-        return _zoned(self.pod.metadata.creation_timestamp)
+        return zoned(self.pod.metadata.creation_timestamp)
 
     @cached_property
     def payload_ended(self) -> datetime | None:
@@ -181,7 +182,7 @@ class PodFacts:
     def ended(self, container: str) -> datetime | None:
         """The end of a container that is terminated; None: unknown."""
         ended = self.exits.get(container)
-        return _zoned(ended.finished_at) if ended else None
+        return zoned(ended.finished_at) if ended else None
 
     @property
     def not_ended(self) -> Mapping[str, str]:
@@ -191,7 +192,7 @@ class PodFacts:
     @property
     def gone_by(self) -> datetime | None:
         """The end of the grace period of a pod that is being deleted; None: it is not."""
-        return _zoned(self.pod.metadata.deletion_timestamp)
+        return zoned(self.pod.metadata.deletion_timestamp)
 
     @property
     def held_since(self) -> datetime | None:
@@ -209,15 +210,10 @@ class PodFacts:
             return self.payload_ended
         exits = (self.pod.exits.get(each.name) for each in self.pod.init_containers)
         ended = (each.finished_at for each in exits if each and each.exit_code == 0)
-        return max(filter(None, map(_zoned, (self.pod.status.start_time, *ended))), default=None)
+        return max(filter(None, map(zoned, (self.pod.status.start_time, *ended))), default=None)
 
     @property
     def requests(self) -> Requests | None:
         """What the pod holds that does not work, or works no more in part; None: unknown."""
         idle = self.partly_finished or self.initializing or self.gone_by
         return resources.held(self.pod) if idle else None
-
-
-def _zoned(at: datetime | None) -> datetime | None:
-    """A time without a zone, from a person's file, counts as UTC."""
-    return at and at.replace(tzinfo=at.tzinfo or UTC)

@@ -19,8 +19,8 @@ from typing import Literal
 
 from msgspec import structs
 
-from istio_aux.model import ending, kept, owners
-from istio_aux.model.annotations import LONGEST_GRACE, not_native_because
+from istio_aux.model import ending, failed, kept, owners
+from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment, in_utc
@@ -28,7 +28,7 @@ from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState, Pod
 from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
 from istio_aux.model.sidecars import ENDS_LAST, SidecarRule
-from istio_aux.model.text import listed, one_line, shortened
+from istio_aux.model.text import listed, shortened
 from istio_aux.quit.facts import PodFacts
 
 KATIB_FIX = (
@@ -343,9 +343,7 @@ def _too_early(facts: PodFacts) -> str:
     name, verdict = next(iter(facts.initializing.items()))
     if verdict.role != "init" or name in ISTIOS_INIT or not facts.pod.has_proxy:
         return ""
-    if because := not_native_because.get(facts.pod.metadata):
-        return f"; {name} runs before {PROXY}, which is not native: {one_line(because)}"
-    return f"; {name} runs before {PROXY}: `istio-aux.io/start: native` has the proxy start first"
+    return f"; {failed.too_early(facts.pod, name)}"
 
 
 def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:

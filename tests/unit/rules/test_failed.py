@@ -1,0 +1,170 @@
+"""Pods that failed because of their mesh, and Jobs that make no pods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from istio_aux.cli import report
+from istio_aux.model.failed import failure, of_job, recent_failure
+from istio_aux.model.owners import KINDS, Job
+from istio_aux.model.pod import Pod
+from unit.rules.pods import RUNNING, State, exited, job, judged, moment, statuses
+
+OWNER = ("batch/v1", "Job")
+DONE: dict[str, State] = {"main": exited(0), "istio-proxy": exited(1, "Error")}
+HELD = {"istio-aux.io/started-with": "hold", "istio-aux.io/not-native": "its grace period is short"}
+NATIVE = "`istio-aux.io/start: native`"
+
+
+def failed(containers: dict[str, State] | None = None, **fields: Any) -> Pod:
+    """A pod of a Job, which has failed."""
+    return job(DONE if containers is None else containers, phase="Failed", owner=OWNER, **fields)
+
+
+def init(code: int, name: str = "fetch", **fields: Any) -> Pod:
+    """A pod with a classic sidecar whose init container ended."""
+    inits = [{"name": "istio-validation"}, {"name": name}]
+    states = {"istio-validation": exited(0), "fetch": exited(0), name: exited(code, "Error")}
+    status = {"initContainerStatuses": statuses(states)}
+    return failed({"main": None, "istio-proxy": None}, status=status,
+                  spec={"initContainers": inits}, **fields)  # fmt: skip
+
+
+def again(
+    code: int = 0, *, at: str = "2026-11-21T08:20:00Z", main: State = RUNNING, **fields: Any
+) -> Pod:
+    """A pod whose native proxy ended at a time, and runs again."""
+    proxy = {"name": "istio-proxy", "restartCount": 1, "state": RUNNING}
+    proxy["lastState"] = exited(code, at=at)
+    status = {"initContainerStatuses": [proxy]}
+    sidecars: dict[str, State] = {"istio-proxy": RUNNING}
+    return job({"main": main}, sidecars=sidecars, status=status, owner=OWNER, **fields)
+
+
+@pytest.mark.parametrize(
+    ("pod", "code", "says"),
+    [
+        # kruise#1303, linkerd2#8033: the work is done again.
+        (failed(), "IA0121", "every other container exited with 0, but istio-proxy exited 1 ("),
+        (failed(), "IA0121", "the pod has failed, and Job/ counts a failure"),
+        (failed(), "IA0121", f"{NATIVE}: the exit code of a native proxy does not fail a pod"),
+        (failed(annotations=HELD), "IA0121", "istio-aux holds it, not native: its grace"),
+        (failed({**DONE, "istio-proxy": exited(137)}), "IA0121", "istio-proxy exited 137"),
+        # istio#49210: a node that has just joined.
+        (init(126, "istio-validation"), "IA0120", "istio-validation exited 126: Istio's CNI"),
+        # dagster#32428, actions-runner-controller#4452.
+        (init(1), "IA0122", "init container fetch exited 1 (Error); fetch runs before istio-proxy"),
+        (init(1), "IA0122", f"{NATIVE} has the proxy start first"),
+        (init(1, annotations=HELD), "IA0122", "istio-aux holds it, not native: its grace"),
+        # superset#41396: the script is in a Secret.
+        (again(), "IA0123", "istio-proxy exited 0 and was started again (1 time), while main ran"),
+        (again(), "IA0123", "the payload ends the proxy itself; take out"),
+        (again(restart="OnFailure"), "IA0123", "itself, which Job/ counts as a failure each time"),
+    ],
+)  # fmt: skip
+def test_explain_says_how_its_mesh_failed_a_pod(pod: Pod, code: str, says: str) -> None:
+    shown = report.explain(pod, judged(pod))
+    assert (shown.state, shown.code, shown.codes, shown.action) == (
+        "failed",
+        code,
+        (code,),
+        "ignore",
+    )
+    assert says in shown.reason
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(failed({**DONE, "main": exited(1)}), id="the payload failed"),
+        pytest.param(failed({**DONE, "istio-proxy": exited(0)}), id="nothing failed"),
+        pytest.param(failed({**DONE, "istio-proxy": RUNNING}), id="the proxy runs"),
+        pytest.param(failed({"istio-proxy": exited(1)}), id="a gateway"),
+        pytest.param(failed({**DONE, "main": None}), id="it is not known"),
+        pytest.param(failed(status={"reason": "Evicted"}), id="evicted"),
+        pytest.param(failed(deleting=True), id="deleted"),
+        pytest.param(failed(restart="Always"), id="not meant to end"),
+        pytest.param(job(DONE), id="it runs"),
+        pytest.param(init(1, "istio-validation"), id="another exit of istio-validation"),
+        pytest.param(init(0), id="init containers succeeded"),
+        pytest.param(again(137), id="the native proxy was killed"),
+        pytest.param(again(at="2026-11-21T08:00:00Z"), id="it ended before the payload began"),
+        pytest.param(again(main=exited(0)), id="the payload is finished"),
+        pytest.param(again(phase="Succeeded"), id="the pod is over"),
+    ],
+)
+def test_its_mesh_did_not_fail_the_pod(pod: Pod) -> None:
+    """A proxy that never gets ready is killed by its startup probe, and exits with 0."""
+    assert failure(pod) is None
+
+
+def test_a_pod_is_recent_for_an_hour_and_one_that_runs_for_as_long_as_it_does() -> None:
+    ended = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
+    for pod, seconds, recent in (
+        (failed(), 3599, True), (failed(), 3600, False), (again(), 86400, True),
+        (failed({**DONE, "istio-proxy": exited(1, at="2026-11-21T09:16:29")}), 7100, True),
+    ):  # fmt: skip
+        assert bool(recent_failure(pod, moment(ended, seconds))) is recent
+    timeless = {n: {"terminated": {"exitCode": c}} for n, c in (("main", 0), ("istio-proxy", 1))}
+    unknown = failed(status={"containerStatuses": statuses(timeless)})
+    assert failure(unknown)
+    assert recent_failure(unknown, moment(ended)) is None
+
+
+def test_a_job_may_leave_pods_out_that_were_not_set_up_and_counts_all_others() -> None:
+    """A rule can name no container that is injected, as the API server knows the template alone."""
+    found = failure(init(126, "istio-validation"))
+    assert found
+    on = {"operator": "In", "values": [126]}
+    assert yaml.safe_load(found.policy) == {"podFailurePolicy": {"rules": [
+        {"action": "Count", "onExitCodes": {"containerName": "main", **on}},
+        {"action": "Ignore", "onExitCodes": on},
+    ]}}  # fmt: skip
+    shown = report.explain(pod := init(126, "istio-validation"), judged(pod))
+    assert shown.policy == found.policy
+
+
+@pytest.mark.parametrize(
+    "fields", [{"restart": "OnFailure"}, {"owner": ("kubeflow.org/v1", "TFJob")}, {"owner": None}]
+)
+def test_only_a_job_that_replaces_failed_pods_has_such_a_policy(fields: dict[str, Any]) -> None:
+    status = {"initContainerStatuses": statuses({"istio-validation": exited(126)})}
+    pod = job({"main": None}, phase="Failed", status=status, **{"owner": OWNER, **fields})
+    found = failure(pod)
+    assert found
+    assert found.policy == ""
+
+
+def condition(name: str, status: str = "True") -> dict[str, str]:
+    return {
+        "type": name, "status": status, "reason": "BackoffLimitExceeded",
+        "message": "it has reached\nthe limit", "lastTransitionTime": "2026-11-28T05:55:00Z",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "conditions", "says"),
+    [
+        ("Job", {}, [condition("FailureTarget"), condition("Failed")],
+         "it is Failed since 2026-11-28 05:55Z: BackoffLimitExceeded: it has reached the limit"),
+        ("Job", {}, [condition("Failed", "False")], ""),
+        ("Job", {"suspend": True}, [condition("Failed")], "it is Failed since 2026"),
+        ("Job", {"suspend": True}, [], "it is suspended"),
+        ("TFJob", {"runPolicy": {"suspend": True}}, [], "it is suspended"),
+        ("Job", {"managedBy": "kueue.x-k8s.io/multikueue"}, [],
+         "kueue.x-k8s.io/multikueue manages it (managedBy), perhaps in another cluster"),
+        ("Job", {"managedBy": "kubernetes.io/job-controller"}, [], ""),
+        ("JobSet", {}, [condition("Completed")], "it is Completed since 2026"),
+    ],
+)  # fmt: skip
+def test_a_job_says_why_it_makes_no_pods(
+    kind: str, spec: dict[str, Any], conditions: list[dict[str, str]], says: str
+) -> None:
+    body = {"spec": spec, "status": {"conditions": conditions}}
+    said = of_job(msgspec.convert(body, Job), KINDS[kind])
+    assert said.startswith(says)
+    assert bool(said) is bool(says)

@@ -1,0 +1,231 @@
+"""Commands about pods that failed because of their mesh, and about Jobs without pods."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from istio_aux.cli.page import page
+from unit.apiserver import ApiServer
+from unit.injecting import ENABLED
+from unit.rules.pods import RUNNING, document, exited
+from unit.screens import Ask, Run, audited, install, objects, put_pod
+from unit.test_cli_unmeshed import Istio
+
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "backup", "uid": "j", "controller": True}
+
+
+def ago(minutes: float) -> str:
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+
+
+async def fail(api: ApiServer, name: str, minutes: float, **fields: Any) -> None:
+    """A pod of a Job whose payload succeeded, and whose proxy did not."""
+    states = {"main": exited(0, at=ago(minutes + 1)), "istio-proxy": exited(137, at=ago(minutes))}
+    about = {"ownerReferences": [JOB]}
+    await put_pod(api, name, states, phase="Failed", about=about, **fields)
+
+
+async def quit_by_itself(api: ApiServer) -> None:
+    """A pod whose payload has ended its native proxy an hour ago, and runs on."""
+    proxy = {"name": "istio-proxy", "restartCount": 1, "state": RUNNING}
+    proxy["lastState"] = exited(0, at=ago(61))
+    main: Any = {"running": {"startedAt": ago(90)}}
+    await put_pod(api, "script", {"main": main}, sidecars={"istio-proxy": RUNNING},
+                  status={"initContainerStatuses": [proxy]})  # fmt: skip
+
+
+async def test_audit_names_pods_that_failed_in_the_last_hour_and_counts_no_other(ask: Ask) -> None:
+    """An old failure is over; a pod that runs is named for as long as it does."""
+    async with ApiServer() as api:
+        await fail(api, "backup-1", 1)
+        await fail(api, "backup-2", 59)
+        await fail(api, "backup-3", 61)
+        await fail(api, "elsewhere", 1, namespace="other")
+        await put_pod(api, "own", {"main": exited(1, at=ago(1))}, phase="Failed")
+        await quit_by_itself(api)
+        shown = await ask(api, "audit", "-n", "training", columns=None)
+        *lines, script = objects(await ask(api, "audit", "-n", "training", "-o", "json"))
+        found = await audited(api, namespace="training")
+        without = await ask(api, "audit", "--ignore", "IA0121", "-n", "training", "-o", "json")
+    assert [(it["name"], it["state"], it["code"], it["action"]) for it in lines] == [
+        ("backup-1", "failed", "IA0121", "ignore"), ("backup-2", "failed", "IA0121", "ignore"),
+    ]  # fmt: skip
+    assert (script["name"], script["state"], script["code"]) == ("script", "failed", "IA0123")
+    assert script["fix"].startswith("take out what ends it")
+    rows = [line.split()[:5] for line in shown.out.splitlines() if line.startswith("training")]
+    assert rows == [["training", "job/backup", "2", "failed", "IA0121"],
+                    ["training", "pod/script", "1", "failed", "IA0123"]]  # fmt: skip
+    assert (
+        "pods: 1; stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0, failed: 3" in shown.out
+    )
+    assert [it["name"] for it in objects(without)] == ["script"]
+    assert found.holders() == []
+    assert "failed because of the mesh" in page(found, datetime.now(UTC))
+
+
+async def test_explain_answers_for_a_pod_that_failed_at_any_time(ask: Ask) -> None:
+    """And prints the podFailurePolicy as a person pastes it."""
+    validation = {"name": "istio-validation", "state": exited(126, at=ago(9999))}
+    async with ApiServer() as api:
+        await put_pod(
+            api, "new-node", {"main": None, "istio-proxy": None}, phase="Failed",
+            about={"ownerReferences": [JOB]}, status={"initContainerStatuses": [validation]},
+        )  # fmt: skip
+        shown = await ask(api, "explain", "training/new-node", columns=None)
+    assert "new-node  FAILED  istio-validation exited 126: Istio's CNI" in shown.out
+    assert (
+        """\
+  its next Job may have this in its spec, so that it does not count such a pod:
+    podFailurePolicy:
+      rules:
+      - action: Count
+        onExitCodes:
+          containerName: main
+          operator: In
+          values:
+          - 126
+      - action: Ignore
+        onExitCodes:
+          operator: In
+          values:
+          - 126
+  IA0120 """
+        in shown.out
+    )
+
+
+async def test_check_names_pods_that_failed_lately(ask: Ask) -> None:
+    async with Istio() as api:
+        api.configure(bundle=None)
+        api.put_policy("policy: enabled")
+        api.put("namespaces", {"metadata": {"name": "training", "labels": ENABLED}})
+        await install(api, {"namespace-selectors": "istio-injection=enabled"})
+        await fail(api, "backup-1", 1)
+        await fail(api, "backup-2", 100)
+        notes = [
+            it for it in objects(await ask(api, "check", "-o", "json")) if it["check"] == "pods"
+        ]
+    [note] = [it for it in notes if it.get("code") == "IA0121"]
+    assert (note["result"], note["run"]) == ("note", "istio-aux audit")
+    what = "1 pods: the payload succeeded, and its proxy failed the pod: training/backup-1"
+    assert note["what"] == what
+
+
+FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded",
+          "message": "Job has reached the specified backoff limit",
+          "lastTransitionTime": "2026-11-28T05:55:00Z"}  # fmt: skip
+WHY = (
+    "it is Failed since 2026-11-28 05:55Z: BackoffLimitExceeded: Job has reached the specified"
+    " backoff limit"
+)
+
+
+def put_event(api: ApiServer, pod: str, reason: str, message: str, at: str) -> None:
+    about = {"kind": "Pod", "namespace": "training", "name": pod, "uid": pod}
+    metadata = {"name": f"{pod}.{reason}.{at}", "namespace": "training"}
+    body = {"metadata": metadata, "involvedObject": about, "type": "Warning", "reason": reason}
+    api.put("events", {**body, "message": message, "lastTimestamp": f"2026-11-28T{at}Z"})
+
+
+def put_job(api: ApiServer, **fields: Any) -> None:
+    api.put("namespaces", {"metadata": {"name": "training"}})
+    api.put("jobs", {"metadata": {"name": "backup", "namespace": "training", "uid": "j"}, **fields})
+
+
+async def test_a_job_whose_pods_are_gone_says_why_and_what_events_say_of_its_pods(ask: Ask) -> None:
+    """Those of pods with its name alone, and of each reason the last one."""
+    held = "IA0110: held, not native: its grace period is short"
+    async with ApiServer() as api:
+        put_job(api, status={"conditions": [FAILED]})
+        put_event(api, "backup-x7k2p", "HeldNotNative", held, "05:50:00")
+        put_event(api, "backup-x7k2p", "BackOff", "an old one", "05:50:00")
+        put_event(api, "backup-0-abcde", "BackOff", "restarting container\nfetch", "05:51:00")
+        put_event(api, "backup-all-abcde", "BackOff", "of another Job", "05:52:00")
+        put_event(api, "backup-x7k2p", "Pulled", "not of interest", "05:52:00")
+        gone = await ask(api, "explain", "-n", "training", "job/backup", errors=None)
+        await fail(api, "backup-x7k2p", 1)
+        there = await ask(api, "explain", "-n", "training", "job/backup", columns=None, errors=None)
+    assert (gone.status, gone.out) == (1, "")
+    assert gone.err.splitlines()[0] == (
+        f"job/backup: no pods in namespace training: {WHY};"
+        f" pod backup-x7k2p: HeldNotNative at 05:50:00Z: {held};"
+        " pod backup-0-abcde: BackOff at 05:51:00Z: restarting container fetch"
+    )
+    assert (there.status, there.err.splitlines()[0]) == (0, f"job/backup: {WHY}")
+    assert "backup-x7k2p  FAILED" in there.out
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"spec": {"suspend": True}}, ": it is suspended"),
+        ({"spec": {"managedBy": "x.org/y"}}, ": x.org/y manages it (managedBy)"),
+        ({}, ""),
+        ({"status": {"conditions": "none"}}, ""),
+    ],
+    ids=["suspended", "managed", "new", "unreadable"],
+)  # fmt: skip
+async def test_a_job_that_has_no_pods_yet_says_why(
+    ask: Ask, fields: dict[str, Any], says: str
+) -> None:
+    async with ApiServer() as api:
+        put_job(api, **fields)
+        api.refuse("/events", 403)
+        shown = await ask(api, "explain", "-n", "training", "job/backup", errors=None)
+    told = shown.err.splitlines()[0]
+    assert told.startswith(f"job/backup: no pods in namespace training{says}")
+    assert says or told.endswith("training")
+
+
+# Of files.
+
+FORGOTTEN = document(
+    {"main": exited(1, at="2026-11-21T08:00:00Z"), "istio-proxy": RUNNING}, restart="OnFailure"
+)
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [
+        ("2026-11-21T08:20:00Z", "IA0113"), ("2026-11-21T08:10:00Z", None),
+        ("2099-01-01T00:00:00Z", None), ("2026-99-21T08:20:00Z", None),
+    ],
+    ids=["late", "not yet", "not over", "no time"],
+)  # fmt: skip
+def test_a_file_is_judged_as_of_its_newest_time(run: Run, other: str, code: str | None) -> None:
+    """kubernetes#137146: a container that the kubelet forgot to start."""
+    note = {"apiVersion": "v1", "kind": "Pod", "metadata": {"annotations": {"a": other}}}
+    started = {"state": {"running": {"startedAt": "2026-11-21T07:00:00Z"}}, "name": "istio-proxy"}
+    pod = json.loads(json.dumps(FORGOTTEN))
+    pod["status"]["containerStatuses"][1] = started
+    text = "\n".join(map(json.dumps, (pod, note)))
+    shown = run("explain", "-f", "-", "-o", "json", columns=None, stdin=text)
+    assert objects(shown)[0].get("code") == code
+
+
+SIDECAR = {"name": "istio-proxy", "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({"initContainers": [SIDECAR]}, None),
+        ({}, "native, as its annotation asks; where Istio makes it classic, hold"),
+    ],
+    ids=["it has one", "it asks for one"],
+)
+def test_a_native_sidecar_of_a_file_is_not_said_to_hold(
+    run: Run, fields: dict[str, Any], start: str | None
+) -> None:
+    pod = document(
+        {"main": None}, phase=None, annotations={"sidecar.istio.io/nativeSidecar": "true"}
+    )
+    pod["metadata"].pop("uid")
+    pod["spec"] |= fields
+    shown = run("explain", "-f", "-", "-o", "json", columns=None, stdin=json.dumps(pod))
+    [answer] = objects(shown)
+    assert answer["reason"].startswith("istio-proxy is a native sidecar")
+    assert answer.get("start") == start
