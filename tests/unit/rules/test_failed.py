@@ -12,7 +12,9 @@ from istio_aux.cli import report
 from istio_aux.model.failed import failure, of_job, recent_failure
 from istio_aux.model.owners import KINDS, Job
 from istio_aux.model.pod import Pod
+from istio_aux.quit.rules import Action, Ignore, Report
 from unit.rules.pods import RUNNING, State, exited, job, judged, moment, statuses
+from unit.rules.table import decide
 
 OWNER = ("batch/v1", "Job")
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": exited(1, "Error")}
@@ -137,6 +139,33 @@ def test_only_a_job_that_replaces_failed_pods_has_such_a_policy(fields: dict[str
     found = failure(pod)
     assert found
     assert found.policy == ""
+
+
+ITSELF = {"main": {"args": ["work; curl -X POST localhost:15020/quitquitquit; tidy"]}}
+EARLY = {"running": {"startedAt": "2026-11-21T08:00:00Z"}}
+LATE = {"running": {"startedAt": "2026-11-21T08:17:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "details", "action"),
+    [
+        pytest.param(EARLY, 0, ITSELF, Ignore, id="its script ends the proxy"),
+        pytest.param(EARLY, 0, {}, Report, id="it is not known who did"),
+        pytest.param(EARLY, 137, ITSELF, Report, id="the proxy was killed"),
+        pytest.param(LATE, 0, ITSELF, Report, id="the proxy gave up before the payload began"),
+        pytest.param({"running": {}}, 0, ITSELF, Report, id="unknown"),
+    ],
+)
+def test_a_payload_that_ends_its_classic_proxy_itself_has_lost_none(
+    main: State, code: int, details: dict[str, Any], action: type[Action]
+) -> None:
+    """istio#45627 is the other kind: no network from the start."""
+    decision = decide(job({"main": main, "istio-proxy": exited(code)}, details=details))
+    assert isinstance(decision, action), decision
+    said = 'the payload ends the proxy itself: quitquitquit in container "main"; not finished: main'
+    assert (said in decision.reason, decision.code == "IA0103") == (
+        (True, False) if action is Ignore else (False, True)
+    )
 
 
 def condition(name: str, status: str = "True") -> dict[str, str]:

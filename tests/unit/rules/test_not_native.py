@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from istio_aux.model import scripts
 from istio_aux.model.annotations import (
     NATIVE_SIDECAR,
     NOT_NATIVE,
@@ -86,7 +87,7 @@ UNSUITED: dict[str, tuple[dict[str, Any], str]] = {
     "envoy-sidecar-helper": (pod({}, {"name": "envoy-sidecar-helper"}), ENDS),
     "by its flags": (pod({"args": ["-envoy.ready.check=true"]}), ENDS),
     "by a signal": (says("pkill", "-f", "pilot-agent", shareProcessNamespace=True), ENDS),
-    "who knows": (says("x" * not_native.LONGEST), "too much to judge: its"),
+    "who knows": (says("x" * scripts.LONGEST), "too much to judge: its"),
     "with resources of the pod": (
         needing(needs(LARGE, "requests"), resources={"requests": {"memory": LARGE}}),
         f"{RAISES}requests.memory, by the pod's own resources",

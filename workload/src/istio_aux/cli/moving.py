@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from istio_aux.cli.preflight import NAMED, CheckResult, Verdict
 from istio_aux.injector.injection import injection_label
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.model import ending, resources
+from istio_aux.model import ending, resources, scripts
 from istio_aux.model.annotations import (
     DATAPLANE,
     INJECT,
@@ -118,7 +118,7 @@ _FAILS = _FOUND[Code.END_PROXY]._replace(
     what="fail: they end the proxy, and their Job allows no restart", result=Verdict.PROBLEM
 )
 _KEPT = _FAILS._replace(
-    what=f"stay classic: {not_native.ENDS}, and their Job allows no restart", result=Verdict.NOTE
+    what=f"stay classic: {scripts.ENDS}, and their Job allows no restart", result=Verdict.NOTE
 )
 _SIDECARS = {
     To.NATIVE: Obstacle(
@@ -258,7 +258,7 @@ def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obst
 
 
 def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
-    if any(not_native.ends_its_proxy(pod)):
+    if any(scripts.ends_its_proxy(pod)):
         yield _ENDING
     if wish.asks is not None:
         yield _ASKING if wish.asks else _REFUSING[To.AMBIENT]

@@ -23,11 +23,11 @@ from istio_aux.model import ending, selectors, sidecars
 from istio_aux.model.applications import LABEL
 from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, SETTINGS
 from istio_aux.model.pod import PROXY, Container, EnvVar, Pod
+from istio_aux.model.scripts import ENDINGS, said, without_others
 from istio_aux.model.text import one_line
 from istio_aux.model.webhooks import REVISION, SERVICE, ClientConfig
 from istio_aux.quit.rules import KATIB_MARK
 from istio_aux.start import proxy_config
-from istio_aux.start.not_native import ENDINGS, said, without_others
 
 _READ = keys.WISHES | {
     keys.STATUS_PORT, keys.INCLUDED, keys.EXCLUDED, keys.STARTED_WITH, keys.NOT_NATIVE,

@@ -8,11 +8,11 @@ controllers), `templates` (pods in manifests), `documents` (manifests in files),
 Choices: `policy`, `sidecars` (what is done about other sidecars), `known_sidecars` (those that need
 no option), `applications` (which asked for a sidecar).
 Facts about them: `kubelet` (which containers are finished?), `ending` (what does the end by force
-cost?), `failed` (did its mesh fail a pod?), `wish` (does a pod ask for a sidecar, or can it have
-none?), `resources` (what do pods hold?), `limits` (what may they request?), `election` (the Lease
-and the checkpoint in it), `moment` (the present, by two clocks), `text` (every function that makes
-text for people), `kept` (what is kept of each kind of object), `findings` (every finding by its
-code).
+cost?), `failed` (did its mesh fail a pod?), `scripts` (does a payload end its proxy itself?),
+`wish` (does a pod ask for a sidecar, or can it have none?), `resources` (what do pods hold?),
+`limits` (what may they request?), `election` (the Lease and the checkpoint in it), `moment` (the
+present, by two clocks), `text` (every function that makes text for people), `kept` (what is kept of
+each kind of object), `findings` (every finding by its code).
 Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
 `answers` (the shape of /status and /pods).
 """

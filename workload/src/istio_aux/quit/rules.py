@@ -27,6 +27,7 @@ from istio_aux.model.moment import Moment, in_utc
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState, Pod
 from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
+from istio_aux.model.scripts import ends_its_proxy
 from istio_aux.model.sidecars import ENDS_LAST, SidecarRule
 from istio_aux.model.text import listed, shortened
 from istio_aux.quit.facts import PodFacts
@@ -250,6 +251,8 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
         yield facts.overrides.opt_out
     if all(verdict.role != "payload" for verdict in facts.containers.values()):
         yield "the pod has no payload container"
+    if how := _ended_by_payload(facts):
+        yield f"{how}; not finished: {_listed(facts.unfinished)}"
     rest = facts.unfinished or facts.sidecars
     if facts.proxy_finished and not rest and facts.restarting is None:
         yield f"every payload container is finished, and {PROXY} too"
@@ -283,6 +286,20 @@ def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
     if meta.finalizers and not meta.deletion_grace_period_seconds:
         kind, names = FINALIZER, meta.finalizers[:_MOST_FINALIZERS]
     return tuple(f"{kind}{shortened(name, _LONGEST_KEEPER)}" for name in names)
+
+
+def _ended_by_payload(facts: PodFacts) -> str:
+    """How a payload ended its classic proxy itself, and runs on; empty if it did not.
+
+    A proxy that gives up before the payload starts exits with 0, too (istio#45627).
+    """
+    ended = facts.exits.get(PROXY)
+    if not facts.proxy_finished or facts.restarting is not None or not ended or ended.exit_code:
+        return ""
+    if not {*failed.outlived(facts.pod, ended.finished_at)} & {*facts.unfinished}:
+        return ""
+    found = (it.text for it in ends_its_proxy(facts.pod) if it.code is Code.END_PROXY)
+    return next(found, "")
 
 
 def _lost_proxy(facts: PodFacts) -> Iterator[str]:

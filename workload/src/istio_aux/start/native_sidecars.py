@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from istio_aux.model import sidecars
+from istio_aux.model import scripts, sidecars
 from istio_aux.model.annotations import BadValueError, own_sidecars, read_overrides, workflow_node
 from istio_aux.model.ending import COUNTED
 from istio_aux.model.findings import Code, Remark
@@ -23,7 +23,7 @@ from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import listed
-from istio_aux.start import not_native, patch
+from istio_aux.start import patch
 
 _SHELLS = frozenset({"sh", "ash", "bash", "dash"})
 MOST = 50  # Containers that are changed: the API server moves one after the other.
@@ -85,9 +85,9 @@ def _known(pod: Pod) -> Iterator[SidecarRule]:
     if not (rows and payload) or pod.restart_policy == "Always" or workflow_node.on(pod.metadata):
         return
     overrides = read_overrides(pod)
-    text = "\n".join(map(not_native.said, (*payload, *pod.init_containers)))
+    text = "\n".join(map(scripts.said, (*payload, *pod.init_containers)))
     kills = pod.spec.share_process_namespace and "kill" in text
-    if overrides.opt_out or overrides.after or kills or len(text) > not_native.LONGEST:
+    if overrides.opt_out or overrides.after or kills or len(text) > scripts.LONGEST:
         return
     for each in pod.containers:
         row = rows.get(each.name)

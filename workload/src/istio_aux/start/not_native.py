@@ -15,33 +15,18 @@ from istio_aux.model.annotations import read_overrides, templates
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.limits import Limit
 from istio_aux.model.owners import BATCH, JobCounts, api_of, controller
-from istio_aux.model.pod import PROXY, Container, Pod
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
-from istio_aux.model.sidecars import SHIPPED
-from istio_aux.model.text import UNDECODABLE, quoted
+from istio_aux.model.scripts import ends_its_proxy
+from istio_aux.model.text import UNDECODABLE
 
-LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
 MOST = 200  # Containers that are looked at.
 
-ENDS = "the payload ends the proxy itself"
 RAISES = "beside a native sidecar the pod needs more than is allowed"
 UNTRIED = "templates that were not tried"
 HURRIED = "its grace period is short"
-"""What reasons begin with; the rest says where."""
-
-ENDINGS = (
-    # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
-    "quitquitquit",
-    # redboxllc/scuttle and its ancestor monzo/envoy-preflight (main.go kill).
-    "scuttle", "envoy-preflight", "ENVOY_ADMIN_API", "ISTIO_QUIT_API",
-    # maksim-paskal/envoy-sidecar-helper (pkg/api/api.go); karlkfi/kubexit (README, Config).
-    "envoy-sidecar-helper", "-envoy.endpoint", "-envoy.port", "-envoy.ready", "kubexit", "KUBEXIT_",
-)  # fmt: skip
-"""What a payload says that ends its proxy itself."""
-
-# About another sidecar: the flag of cloud-sql-proxy, and ports.
-_OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
+"""What reasons begin with, beside `scripts.ENDS`; the rest says where."""
 
 
 def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
@@ -49,6 +34,7 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
     if len(pod.containers) + len(pod.init_containers) > MOST:
         yield Remark(Code.TOO_MUCH, f"too much to judge: it has over {MOST} containers")
         return
+    # The kubelet starts a native proxy again, which a Job counts (k8s pastBackoffLimitOnFailure).
     if pod.restart_policy != "Never":
         yield from ends_its_proxy(pod)
     if raised := _raised(pod, how):
@@ -92,40 +78,6 @@ def is_of_job(pod: Pod) -> bool:
 def own_init(pod: Pod) -> list[str]:
     """The init containers that end, which start before a classic proxy."""
     return [each.name for each in pod.init_containers if each.restart_policy != "Always"]
-
-
-def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
-    """A native proxy is started again, which a Job counts (k8s job pastBackoffLimitOnFailure)."""
-    length = 0
-    for container in (*pod.init_containers, *pod.containers):
-        text = said(container)
-        length += len(text)
-        if length > LONGEST:
-            much = f"its commands and variables have over {LONGEST >> 10} KiB"
-            yield Remark(Code.TOO_MUCH, f"too much to judge: {much}")
-            return
-        text = without_others(text)
-        kills = pod.spec.share_process_namespace and "kill" in text
-        words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
-        word = next((each for each in words if each in text), "")
-        if word and container.name != PROXY:
-            what = f"{ENDS}: {word} in container {quoted(container.name)}"
-            yield Remark(Code.END_PROXY, what)
-            return
-
-
-def without_others(text: str) -> str:
-    """A text without what is about another sidecar than the proxy."""
-    for other in _OTHERS:
-        text = text.replace(other, " ")
-    return text
-
-
-def said(container: Container) -> str:
-    """The name, command and variables of a container."""
-    words = (container.name, *(container.command or ()), *(container.args or ()))
-    variables = (f"{variable.name}={variable.value}" for variable in container.env or ())
-    return "\n".join((*words, *variables))
 
 
 def _raised(pod: Pod, how: StartPolicy) -> str:

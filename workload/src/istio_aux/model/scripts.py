@@ -1,0 +1,61 @@
+"""Payloads that end their proxy themselves: it shows in what their containers say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from istio_aux.model.findings import Code, Remark
+from istio_aux.model.pod import PROXY, Container, Pod
+from istio_aux.model.sidecars import SHIPPED
+from istio_aux.model.text import quoted
+
+LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
+
+ENDS = "the payload ends the proxy itself"  # What the reason begins with; the rest says where.
+
+ENDINGS = (
+    # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
+    "quitquitquit",
+    # redboxllc/scuttle and its ancestor monzo/envoy-preflight (main.go kill).
+    "scuttle", "envoy-preflight", "ENVOY_ADMIN_API", "ISTIO_QUIT_API",
+    # maksim-paskal/envoy-sidecar-helper (pkg/api/api.go); karlkfi/kubexit (README, Config).
+    "envoy-sidecar-helper", "-envoy.endpoint", "-envoy.port", "-envoy.ready", "kubexit", "KUBEXIT_",
+)  # fmt: skip
+"""What a payload says that ends its proxy itself."""
+
+# About another sidecar: the flag of cloud-sql-proxy, and ports.
+_OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
+
+
+def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
+    """Yield which container says that it ends the proxy, or that they say too much to judge."""
+    length = 0
+    for container in (*pod.init_containers, *pod.containers):
+        text = said(container)
+        length += len(text)
+        if length > LONGEST:
+            much = f"its commands and variables have over {LONGEST >> 10} KiB"
+            yield Remark(Code.TOO_MUCH, f"too much to judge: {much}")
+            return
+        text = without_others(text)
+        kills = pod.spec.share_process_namespace and "kill" in text
+        words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
+        word = next((each for each in words if each in text), "")
+        if word and container.name != PROXY:
+            what = f"{ENDS}: {word} in container {quoted(container.name)}"
+            yield Remark(Code.END_PROXY, what)
+            return
+
+
+def without_others(text: str) -> str:
+    """A text without what is about another sidecar than the proxy."""
+    for other in _OTHERS:
+        text = text.replace(other, " ")
+    return text
+
+
+def said(container: Container) -> str:
+    """The name, command and variables of a container."""
+    words = (container.name, *(container.command or ()), *(container.args or ()))
+    variables = (f"{variable.name}={variable.value}" for variable in container.env or ())
+    return "\n".join((*words, *variables))
