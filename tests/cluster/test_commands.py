@@ -38,6 +38,9 @@ import manifests
 
 DEFAULTS = "judged by the default settings: this account may not list mutatingwebhookconfigurations"
 
+KILLED = (
+    "every other container exited with 0, but istio-proxy exited 137 (Error): the pod has failed"
+)
 DEAD = "exited 255 (Error), not restarted (restartPolicy Never)"
 
 
@@ -51,6 +54,8 @@ def audited(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scen
     kubelet.finish(scene.start("stuck"), "main")
     kubelet.finish(scene.start("blocked", payload=("main", "vault-agent")), "main")
     kubelet.finish(scene.start("lost"), "istio-proxy", exit_code=255)
+    kubelet.finish(failed := scene.start("failed"), "main")
+    kubelet.finish(failed, "istio-proxy", exit_code=137)
     scene.start("native", sidecar="native")
     scene.start("service", restart_policy="Always")
     yield scene
@@ -68,6 +73,7 @@ def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluste
     assert (done.returncode, done.stderr) == (0, "")
     assert [(item["name"], item["state"], item["by"], item["reason"]) for item in found] == [
         ("blocked", "blocked", ["vault-agent"], "not finished: vault-agent (running)"),
+        ("failed", "failed", [], KILLED),
         ("lost", "lost", [], f"istio-proxy {DEAD}, but not finished: main (running)"),
         ("stuck", "stuck", [], "every payload container is finished"),
     ]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from istio_aux.cli import report
 from istio_aux.model.failed import failure, of_job, recent_failure
-from istio_aux.model.owners import KINDS, Job
+from istio_aux.model.owners import KINDS, Job, PodFailurePolicy, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
 from unit.rules.pods import RUNNING, State, exited, job, judged, moment, statuses
@@ -128,6 +128,30 @@ def test_a_job_may_leave_pods_out_that_were_not_set_up_and_counts_all_others() -
     ]}}  # fmt: skip
     shown = report.explain(pod := init(126, "istio-validation"), judged(pod))
     assert shown.policy == found.policy
+
+
+@pytest.mark.parametrize(("own", "rules"), [(1, 2), (19, 20), (20, 0)])
+def test_such_a_policy_leaves_out_what_other_webhooks_add_and_is_not_too_long(
+    own: int, rules: int
+) -> None:
+    """The API server refuses names that the template lacks, and more than 20 rules."""
+    names = dict.fromkeys((*(f"c{number}" for number in range(own)), "istio-proxy", "vault-agent"))
+    status = {"initContainerStatuses": statuses({"istio-validation": exited(126)})}
+    image = {"vault-agent": {"image": "hashicorp/vault:1"}}
+    found = failure(failed(names, status=status, details=image))
+    assert found
+    assert found.policy.count("action:") == rules
+    assert "vault-agent" not in found.policy
+
+
+def test_such_a_policy_does_not_count_what_native_sidecars_exit_with() -> None:
+    """What heals one finding causes no other, IA0118."""
+    found = failure(init(126, "istio-validation"))
+    assert found
+    policy = yaml.safe_load(found.policy)["podFailurePolicy"]
+    assert not counts_exits(msgspec.convert(policy, PodFailurePolicy))
+    policy["rules"][1]["onExitCodes"]["values"].append(137)
+    assert counts_exits(msgspec.convert(policy, PodFailurePolicy))
 
 
 @pytest.mark.parametrize(

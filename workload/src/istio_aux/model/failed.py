@@ -15,12 +15,11 @@ from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import finished
 from istio_aux.model.moment import Moment, in_utc, zoned
 from istio_aux.model.owners import BATCH, Job, JobApi, api_of, controller
-from istio_aux.model.pod import ISTIOS_INIT, PROXY, Pod
+from istio_aux.model.pod import ISTIOS_INIT, NOT_SET_UP, PROXY, Pod
 from istio_aux.model.sidecars import known
 from istio_aux.model.text import listed, one_line
 
 LATELY = 3600.0  # Seconds after the end of a pod in which lists of failed pods have it.
-NOT_SET_UP = 126  # What istio-validation exits with (istio pkg/constants ValidationErrorCode).
 MOST_RULES = 20  # Of a podFailurePolicy (k8s@1.36 batch/validation maxPodFailurePolicyRules).
 LONGEST = 300  # Characters of what another controller says.
 

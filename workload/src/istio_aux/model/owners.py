@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from istio_aux.model.pod import Condition, Metadata, OwnerReference, Struct
+from istio_aux.model.pod import NOT_SET_UP, Condition, Metadata, OwnerReference, Struct
 
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 
@@ -206,9 +206,14 @@ class PodFailurePolicy(Struct, frozen=True):
 
 
 def counts_exits(policy: PodFailurePolicy | None) -> bool:
-    """Whether it counts exit codes of every container (k8s@1.36 job matchOnExitCodes)."""
+    """Whether it counts exit codes of every container (k8s@1.36 job matchOnExitCodes).
+
+    The one of istio-validation alone is no sidecar's: see `failed`.
+    """
     codes = [rule.on_exit_codes for rule in (policy and policy.rules) or ()]
-    return any(each is not None and not each.get("containerName") for each in codes)
+    every = [each for each in codes if each is not None and not each.get("containerName")]
+    own = ("In", [NOT_SET_UP])
+    return any((each.get("operator"), each.get("values")) != own for each in every)
 
 
 class JobCounts(NamedTuple):

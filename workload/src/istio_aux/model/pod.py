@@ -23,6 +23,7 @@ from istio_aux.model.text import one_line
 PROXY = "istio-proxy"
 # Istio's other containers: the first redirects traffic, the second waits for istio-cni to do so.
 ISTIOS_INIT = ("istio-init", "istio-validation")
+NOT_SET_UP = 126  # What the second exits with (istio pkg/constants ValidationErrorCode).
 
 LONGEST_WHY = 300  # Characters of what the scheduler says: it may count every node.
 _LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
