@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from istio_aux.cli.page import page
+from istio_aux.model.names import EVENT_CONTROLLER
 from unit.apiserver import ApiServer
 from unit.injecting import ENABLED
 from unit.rules.pods import RUNNING, document, exited
@@ -127,6 +130,7 @@ def put_event(api: ApiServer, pod: str, reason: str, message: str, at: str) -> N
     about = {"kind": "Pod", "namespace": "training", "name": pod, "uid": pod}
     metadata = {"name": f"{pod}.{reason}.{at}", "namespace": "training"}
     body = {"metadata": metadata, "involvedObject": about, "type": "Warning", "reason": reason}
+    body["reportingComponent"] = EVENT_CONTROLLER
     api.put("events", {**body, "message": message, "lastTimestamp": f"2026-11-28T{at}Z"})
 
 
@@ -135,8 +139,11 @@ def put_job(api: ApiServer, **fields: Any) -> None:
     api.put("jobs", {"metadata": {"name": "backup", "namespace": "training", "uid": "j"}, **fields})
 
 
-async def test_a_job_whose_pods_are_gone_says_why_and_what_events_say_of_its_pods(ask: Ask) -> None:
-    """Those of pods with its name alone, and of each reason the last one."""
+async def test_a_job_whose_pods_are_gone_says_why_and_what_events_say_of_its_pods(
+    ask: Ask, run: Run, tmp_path: Path
+) -> None:
+    """Those of pods with its name alone, and of each reason the last one; an archive, too."""
+    archive, of_job = str(tmp_path / "report.tar.gz"), ("-n", "training", "job/backup")
     held = "IA0110: held, not native: its grace period is short"
     async with ApiServer() as api:
         put_job(api, status={"conditions": [FAILED]})
@@ -145,9 +152,12 @@ async def test_a_job_whose_pods_are_gone_says_why_and_what_events_say_of_its_pod
         put_event(api, "backup-0-abcde", "BackOff", "restarting container\nfetch", "05:51:00")
         put_event(api, "backup-all-abcde", "BackOff", "of another Job", "05:52:00")
         put_event(api, "backup-x7k2p", "Pulled", "not of interest", "05:52:00")
-        gone = await ask(api, "explain", "-n", "training", "job/backup", errors=None)
+        gone = await ask(api, "explain", *of_job, errors=None)
+        await ask(api, "bug-report", archive)
         await fail(api, "backup-x7k2p", 1)
-        there = await ask(api, "explain", "-n", "training", "job/backup", columns=None, errors=None)
+        there = await ask(api, "explain", *of_job, columns=None, errors=None)
+    recorded = await asyncio.to_thread(run, "explain", "-f", archive, *of_job, errors=None)
+    assert recorded.err == gone.err
     assert (gone.status, gone.out) == (1, "")
     assert gone.err.splitlines()[0] == (
         f"job/backup: no pods in namespace training: {WHY};"

@@ -206,6 +206,7 @@ def condition(name: str, status: str = "True") -> dict[str, str]:
          "it is Failed since 2026-11-28 05:55Z: BackoffLimitExceeded: it has reached the limit"),
         ("Job", {}, [condition("Failed", "False")], ""),
         ("Job", {"suspend": True}, [condition("Failed")], "it is Failed since 2026"),
+        ("Job", {"suspend": True}, [condition("Suspended")], "it is Suspended since 2026"),
         ("Job", {"suspend": True}, [], "it is suspended"),
         ("TFJob", {"runPolicy": {"suspend": True}}, [], "it is suspended"),
         ("Job", {"managedBy": "kueue.x-k8s.io/multikueue"}, [],

@@ -73,8 +73,8 @@ def explain(
     """Explain each pod in ``files``, also those that workloads make; return the exit status.
 
     ``show`` gets each pod, its `Judgement`, and how it will ``start`` if it does not exist yet. A
-    file has no namespaces, which count as selected. It is as old as its newest time, or less: that
-    is enough to miss a container which the kubelet forgot. Each grace period counts as over.
+    file has no namespaces, which count as selected. Its newest time shows which containers the
+    kubelet forgot. It may be older than a grace period is long, so that each counts as over.
     """
     options, found = ours.settings, Installations((ours,))
     how = msgspec.structs.replace(

@@ -126,7 +126,7 @@ def _table_row(row: _Row, now: datetime) -> str:
         f"<b>{_text(row.owner)}</b><br>{_text(row.namespace)}, {number}",
         f'<b class="{row.state}">{row.state}</b> {code}<br>{_MEANS[row.state]}',
         f"{age(row.since, now)}<br><small>{minute(row.since)}</small>",
-        _text(holds or "in use"),
+        _text(holds or ("" if row.state == "failed" else "in use")),
         _text(row.reason),
         _text(what) + (f"<code>{_text(command)}</code>" if command else ""),
     )

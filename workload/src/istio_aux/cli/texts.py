@@ -14,7 +14,8 @@ examples:
 
 TYPE is what kubectl takes. The pods of a workload are those that have it as an
 owner, over any number of owners between them; in a file, those that it will
-have. In files, grace periods count as over, and the newest time is the present.
+have. In files, grace periods count as over; their newest time shows what the
+kubelet forgot to start.
 Of a Job that has failed, is suspended or is managed by another controller that
 is said, too, and of one without pods what Events say of those.
 

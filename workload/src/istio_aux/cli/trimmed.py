@@ -22,6 +22,7 @@ from istio_aux.model import annotations as keys
 from istio_aux.model import ending, selectors, sidecars
 from istio_aux.model.applications import LABEL
 from istio_aux.model.names import IGNORED, JUJU_PODS, NAMESPACE_NAME, SETTINGS
+from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import PROXY, Container, EnvVar, Pod
 from istio_aux.model.scripts import ENDINGS, said, without_others
 from istio_aux.model.text import one_line
@@ -57,7 +58,8 @@ _SECRET = re.compile(
 # Every cluster has these names and values, or they mean something to Kubernetes and Istio.
 _PUBLIC = frozenset(
     {*IGNORED, "default", "istio-system", "enabled", "disabled", "true", "false",
-     "istio-cni-node", "ztunnel", *(value for _, value in JUJU_PODS if value)}
+     "istio-cni-node", "ztunnel", *(api.manager for api in KINDS.values()),
+     *(value for _, value in JUJU_PODS if value)}
 )  # fmt: skip
 # Labels whose values decide, and those that stay although no selector mentions them.
 _PLAIN = {
@@ -68,7 +70,15 @@ _STAY = {
     *_PLAIN, NAMESPACE_NAME, SERVICE, LABEL, selectors.TOO_MANY_LABELS, "k8s-app", "app",
     *(key for key, _ in JUJU_PODS),
 }  # fmt: skip
-_NAMES = {"namespace", "generateName", "nodeName", "uid", "holderIdentity", "url"}  # Fields.
+_NAMES = {
+    "namespace",
+    "generateName",
+    "nodeName",
+    "uid",
+    "holderIdentity",
+    "url",
+    "managedBy",
+}  # Fields.
 _NAMED = {"metadata", "ownerReferences", "involvedObject", "service"}  # In these also ``name``.
 
 

@@ -105,7 +105,7 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
             times = f"{again} time{'' if again == 1 else 's'}"
             reason = (
                 f"{PROXY} exited 0 and was started again ({times}), while {listed(beside)} ran:"
-                f" the payload ends the proxy itself"
+                " the payload ends the proxy itself"
                 + (f", which {owner} counts as a failure each time" if counts else "")
             )
             fix = "take out what ends it: a native proxy ends by itself after the payload"
@@ -158,7 +158,8 @@ def _policy(pod: Pod) -> str:
     return to_yaml({"podFailurePolicy": {"rules": rules}}) if len(rules) <= MOST_RULES else ""
 
 
-_ENDS = ("Failed", "FailureTarget", "Complete", "Completed", "Succeeded")
+# Conditions of a Job that makes no pods, the first one that is true counts.
+_NO_PODS = ("Failed", "FailureTarget", "Complete", "Completed", "Succeeded", "Suspended")
 
 
 def of_job(job: Job, api: JobApi | None) -> str:
@@ -167,10 +168,10 @@ def of_job(job: Job, api: JobApi | None) -> str:
     conditions = {
         it.type: it for it in (job.status and job.status.conditions) or () if it.status == "True"
     }
-    if ended := next((conditions[name] for name in _ENDS if name in conditions), None):
-        at = zoned(ended.last_transition_time)
+    if found := next((conditions[name] for name in _NO_PODS if name in conditions), None):
+        at = zoned(found.last_transition_time)
         when = f" since {in_utc(at):%Y-%m-%d %H:%M}Z" if at else ""
-        why = ": ".join(filter(None, (f"it is {ended.type}{when}", ended.reason, ended.message)))
+        why = ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message)))
         said.append(one_line(why, LONGEST))
     elif job.run_policy.suspend:
         said.append("it is suspended")
