@@ -108,10 +108,8 @@ async def test_check_names_pods_that_failed_lately(ask: Ask) -> None:
         await install(api, {"namespace-selectors": "istio-injection=enabled"})
         await fail(api, "backup-1", 1)
         await fail(api, "backup-2", 100)
-        notes = [
-            it for it in objects(await ask(api, "check", "-o", "json")) if it["check"] == "pods"
-        ]
-    [note] = [it for it in notes if it.get("code") == "IA0121"]
+        found = objects(await ask(api, "check", "-o", "json"))
+    [note] = [it for it in found if it.get("code") == "IA0121"]
     assert (note["result"], note["run"]) == ("note", "istio-aux audit")
     what = "1 pods: the payload succeeded, and its proxy failed the pod: training/backup-1"
     assert note["what"] == what
@@ -159,6 +157,7 @@ async def test_a_job_whose_pods_are_gone_says_why_and_what_events_say_of_its_pod
     recorded = await asyncio.to_thread(run, "explain", "-f", archive, *of_job, errors=None)
     assert recorded.err == gone.err
     assert (gone.status, gone.out) == (1, "")
+    assert "job/backup: it is Failed" not in gone.err
     assert gone.err.splitlines()[0] == (
         f"job/backup: no pods in namespace training: {WHY};"
         f" pod backup-x7k2p: HeldNotNative at 05:50:00Z: {held};"

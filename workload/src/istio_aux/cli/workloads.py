@@ -409,11 +409,8 @@ def _of_job(body: bytes, kind: ServedType) -> str:
 
 
 async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]:
-    """The last Event for each of `TELLING` about pods that a Job has had, which their names show.
-
-    A name that is too long is cut (k8s@1.36 apiserver/storage/names generate.go).
-    """
-    pod, lines = re.compile(rf"{re.escape(f'{job}-'[:58])}(?:[0-9]+-)?[a-z0-9]{{5}}"), list[str]()
+    """The last Event for each of `TELLING` about pods that a Job had, as their names show."""
+    pod, lines = re.compile(rf"{re.escape(job)}-(?:[0-9]+-)?[a-z0-9]{{5}}"), list[str]()
     for reason in TELLING:
         found = await _events(client, namespace, f"involvedObject.kind=Pod,reason={reason}")
         named = {at: it for at, it in found if pod.fullmatch(it.involved_object.name)}
