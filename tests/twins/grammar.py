@@ -22,7 +22,7 @@ GRAMMAR: Mapping[str, Mapping[str, int]] = {
     "resources": {
         "none": 66, "init above main": 10, "main above init": 8, "only limits": 8, "of the pod": 8,
     },
-    "grace": {"2": 60, "30": 24, "0": 16},
+    "grace": {"30": 62, "2": 20, "0": 18},
     "ends the proxy": {
         "nobody": 68, "arguments": 8, "ConfigMap": 8, "wrapper": 8, "kill": 8,
     },
