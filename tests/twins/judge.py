@@ -88,15 +88,16 @@ def losses(mine: Half, other: Half) -> dict[Rule, str]:
         found["completes"] = f"does not complete: {mine.end or 'runs on'}"
     if missed := other.reached - mine.reached:
         found["reaches"] = f"does not reach the service: {', '.join(sorted(missed))}"
-    # Beside one that does not complete, a Job that does may have needed more.
-    fair = bool(other.end) and (other.complete or not mine.complete)
+    # How often a container fails that succeeds in neither Job is a matter of milliseconds.
     more = [
         f"{name} {count} times, not {other.runs[name]}"
         for name, count in mine.runs.items()
-        if count > other.runs.get(name, count) and (fair or name in other.succeeded)
+        if name in other.succeeded and count > other.runs[name]
     ]
     if more:
         found["runs"] = f"runs more often: {', '.join(more)}"
+    # Beside one that does not complete, a Job that does may have needed more.
+    fair = bool(other.end) and (other.complete or not mine.complete)
     if fair and mine.failures > other.failures:
         found["failures"] = f"counts {mine.failures} failures, not {other.failures}"
     if fair and (later := mine.seconds - other.seconds) >= HANGS:

@@ -124,7 +124,7 @@ def job(values: Values) -> Document:
         case "unknown":
             containers.append(container("helper", FOREVER))
         case "native":
-            helper = f"{retried('helper')}; {FOREVER}"
+            helper = f"until {call('helper')}; do sleep 2; done; {FOREVER}"
             inits.insert(0, container("helper", helper, restartPolicy="Always"))
     _request(values["resources"], main, inits)
     spec: Document = {

@@ -120,6 +120,8 @@ def but(of: Half, **changed: Any) -> Half:
         (but(COMPLETE, runs={"main": 2}), but(HANGS, succeeded=frozenset({"main"})), {"runs"}),
         # A Job that completes may take more tries than one that has failed before.
         (but(COMPLETE, runs={"fetch": 5}, failures=5, seconds=200), FAILED, set()),
+        # A container that fails anyway is started again until its Job gives up.
+        (but(FAILED, runs={"fetch": 6}), FAILED, set()),
         # A container that never ran beside the other proxy may run.
         (but(FAILED, runs={"fetch": 4, "main": 1}), FAILED, set()),
     ],
