@@ -20,7 +20,7 @@ from lab.hooks import mutating
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import Programs, Stages, metric
-from lab.start_cases import HELD
+from lab.start_cases import HELD, HOLDING
 from lab.workload import Workload
 from lightkube import codecs
 from lightkube.models.meta_v1 import LabelSelector
@@ -28,8 +28,6 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
-
-WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 
 
 def mesh(stages: Stages, webhook: Workload, revision: str) -> Scene:
@@ -69,7 +67,7 @@ def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
 
     pod = scene.client.create(meshed.pod(scene.namespace, "late", sidecar=None))
 
-    assert shape(pod) == [("istio-proxy", WAIT), ("main", None)]
+    assert shape(pod) == [("istio-proxy", HOLDING["lifecycle"]), ("main", None)]
     assert annotations_of(pod)[STARTED_WITH] == "hold"
     assert yaml.safe_load(annotations_of(pod)[CONFIG]) == {HOLD: True}
     assert webhook.reviewed(f"{scene.namespace}/late") == ["moved", "unchanged"]

@@ -36,7 +36,16 @@ HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
 
 MAIN = {"name": "main", "image": BUSYBOX}
 PROXY = {"name": "istio-proxy", "image": BUSYBOX}
-HOLDING = {**PROXY, "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
+
+
+def holding(*command: str) -> dict[str, Any]:
+    """A proxy with this command as its postStart hook."""
+    return {**PROXY, "lifecycle": {"postStart": {"exec": {"command": [*command]}}}}
+
+
+BRIEF = holding("pilot-agent", "wait")  # As Istio writes it: it gives up after 60 s.
+HOLDING = holding("pilot-agent", "wait", "--timeoutSeconds=300")
+OWN = holding("pilot-agent", "wait", "--timeoutSeconds=90")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +215,20 @@ INJECTED_PODS = [
     Case(name="injected by hand, with an explicit false",
          annotations={**BY_HAND, CONFIG: f"{HOLD}: false"}, spec={"containers": [MAIN, PROXY]}),
     Case(name="injected with hold", annotations={**BY_HAND, **HELD},
+         spec={"containers": [BRIEF, MAIN]}, containers=[HOLDING, MAIN]),
+    Case(name="injected with hold, and reviewed since", annotations={**BY_HAND, **HELD},
          spec={"containers": [HOLDING, MAIN]}),
+    Case(name="injected with hold, the proxy not first", annotations={**BY_HAND, **HELD},
+         spec={"containers": [MAIN, BRIEF]}, containers=[HOLDING, MAIN]),
+    Case(name="injected with hold, for as long as its author says",
+         annotations={**BY_HAND, **HELD}, spec={"containers": [OWN, MAIN]}),
+    Case(name="injected with hold, and runs on", annotations={**BY_HAND, **HELD},
+         spec={**ALWAYS, "containers": [BRIEF, MAIN]}),
+    Case(name="injected with a hold that is not ours", annotations={**BY_HAND, CONFIG: LINE},
+         spec={"containers": [BRIEF, MAIN]}),
+    Case(name="injected by hand, and runs on", annotations={**BY_HAND, CONFIG: LINE},
+         spec={**ALWAYS, "containers": [PROXY, MAIN]}, added={STARTED_WITH: "hold"},
+         containers=[BRIEF, MAIN]),
     Case(name="injected natively, with hold", annotations={**BY_HAND, **HELD}, spec=BESIDE,
          added={STARTED_WITH: "native"}),
     Case(name="injected natively", annotations={**BY_HAND, **NATIVE}, mode=StartMode.NATIVE,

@@ -13,6 +13,7 @@ from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.start import review
 from istio_aux.start.peers import PEERS
 from istio_aux.start.review import Outcome
+from lab import start_cases
 from unit.rules.pods import document
 from unit.rules.starting import CONFIG, HOLD, UNKNOWN, reviewed
 from unit.steps import steps
@@ -72,11 +73,14 @@ INJECTED = {"sidecar.istio.io/status": "{}"}
         (document({"main": None}), Outcome.HOLD),
         (document({"main": None, "istio-proxy": None}, annotations=INJECTED), Outcome.MOVED),
         (document({"istio-proxy": None, "main": None}, annotations=INJECTED), Outcome.HOLD),
+        (document({"istio-proxy": None, "main": None}, annotations=INJECTED | start_cases.HELD,
+                  details={"istio-proxy": start_cases.BRIEF}), Outcome.LONGER),
         (document({"istio-proxy": None}, annotations=INJECTED), Outcome.UNCHANGED),
         (document({"main": None}, annotations={START: "none", PEERS: "direct"}),
          Outcome.DIRECT),
     ],
-    ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway", "ports"],
+    ids=["native", "hold", "after Istio", "after Istio, but first already", "held by Istio for us",
+         "a gateway", "ports"],
 )  # fmt: skip
 def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -> None:
     assert answer(request(object=pod)).outcome is outcome

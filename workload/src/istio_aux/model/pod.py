@@ -151,10 +151,22 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
+class ExecAction(Struct, frozen=True):
+    """``exec`` of a hook."""
+
+    command: tuple[str, ...] | None = None
+
+
+class LifecycleHandler(Struct, frozen=True):
+    """A hook of a container: a command, or something else that is not read."""
+
+    executes: ExecAction | None = msgspec.field(default=None, name="exec")
+
+
 class Lifecycle(Struct, frozen=True):
     """``lifecycle`` of a container."""
 
-    post_start: Present | None = None
+    post_start: LifecycleHandler | None = None
     pre_stop: Present | None = None
     stop_signal: str | None = None
 

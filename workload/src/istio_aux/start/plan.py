@@ -42,12 +42,18 @@ from istio_aux.model.text import listed, one_line
 from istio_aux.model.wish import Wish
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
 
-# The postStart hook with which Istio delays the containers after the proxy.
-WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
+# The command of the postStart hook with which Istio delays the containers after the proxy.
+WAIT = ("pilot-agent", "wait")
+HOLD_TIMEOUT = 300
+"""Seconds for which the hook of our hold waits for the proxy. Istio's gives up after 60 s: then the
+agent ends with 0, is not started again under Never and OnFailure, and the payload runs without
+network for good (istio pilot-agent app/wait.go, istio#45627). Until the hook ends, the kubelet does
+not end a pod that is deleted (kubernetes#116032): the quit controller has its proxy exit."""
 
 # What the injector adds beside the proxy (istio injection-template.yaml).
 
 FIRST = "/spec/containers/0"  # JSON Pointer.
+HOOK_COMMAND = f"{FIRST}/lifecycle/postStart/exec/command"
 _ABSENT = f"no container is called {PROXY}"
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
@@ -235,7 +241,7 @@ def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
     if len(names) == 1:
         return None, f"{PROXY} is the only container"
     place = names.index(PROXY)
-    hook = _hook(pod.containers[place])
+    hook = _hook(pod.containers[place], _wait(pod))
     if hook is None:
         return None, f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
     move = (patch.Move(FIRST, f"/spec/containers/{place}"),) if place else ()
@@ -244,16 +250,32 @@ def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
     return move + hook, ", ".join(done) or f"{PROXY} holds the payload back already"
 
 
-def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
+def _wait(pod: Pod) -> list[str]:
+    """The command of the hook. A proxy that is started again may give up and try again."""
+    ends = pod.restart_policy != "Always"
+    return [*WAIT, *([f"--timeoutSeconds={HOLD_TIMEOUT}"] if ends else [])]
+
+
+def _hook(proxy: Container, wait: list[str]) -> tuple[patch.Op, ...] | None:
     """Add the hook to the first container; () if it has one, None if it must not get one."""
-    lifecycle = proxy.lifecycle
+    lifecycle, hook = proxy.lifecycle, {"exec": {"command": wait}}
     if lifecycle is None:
-        return (patch.Add(f"{FIRST}/lifecycle", {"postStart": WAIT}),)
+        return (patch.Add(f"{FIRST}/lifecycle", {"postStart": hook}),)
     if lifecycle.post_start is not None:
         return ()
     if lifecycle.pre_stop is not None or lifecycle.stop_signal is not None:
         return None
-    return (patch.Add(f"{FIRST}/lifecycle/postStart", WAIT),)
+    return (patch.Add(f"{FIRST}/lifecycle/postStart", hook),)
+
+
+def _longer(pod: Pod) -> tuple[patch.Op, ...]:
+    """Have the hook that Istio gave the proxy, which is first then, wait as long as ours."""
+    proxy = next(each for each in pod.containers if each.name == PROXY)
+    hook = proxy.lifecycle and proxy.lifecycle.post_start
+    wait = _wait(pod)
+    if not (hook and hook.executes and hook.executes.command == WAIT) or wait == [*WAIT]:
+        return ()
+    return (patch.Add(HOOK_COMMAND, wait),)  # It replaces the member, which is there.
 
 
 def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
@@ -371,10 +393,15 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
         return _hold(pod, merge)
     ops, held = hold(pod)
     reason += f": {held}"
-    if ops is None or (merge.text is None and not ops):
-        return _Order(reason)
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    return _Order(f"{reason}; {merge.reason}", "hold", writes=text, ops=ops)
+    ours = ops or text or start_order.get(pod.metadata) == "hold"
+    if ops is None or not ours:
+        return _Order(reason)
+    longer = _longer(pod)
+    reason += f", which waits up to {HOLD_TIMEOUT} s" if longer else ""
+    if not (ops or text):
+        return _Order(reason, ops=longer)
+    return _Order(f"{reason}; {merge.reason}", "hold", writes=text, ops=ops + longer)
 
 
 def _signals(pod: Pod, order: _Order) -> bool:

@@ -71,6 +71,7 @@ class Outcome(StrEnum):
     DIRECT = "direct"  # Only which ports its proxy receives.
     SIDECARS = "sidecars"  # Only that other sidecars are native.
     CLASSIC = "classic"  # Only that its proxy is not native.
+    LONGER = "longer"  # Only that the hook of its hold waits longer than Istio's.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 
@@ -192,8 +193,12 @@ def _outcome(planned: plan.Plan) -> Outcome:
         return Outcome.LABELLED
     if any(isinstance(op, patch.Move) and op.path == plan.FIRST for op in planned.ops):
         return Outcome.MOVED
-    written = Outcome.CLASSIC if NATIVE_SIDECAR in planned.writes else Outcome.DIRECT
-    return Outcome(planned.started_with or (written if planned.writes else Outcome.SIDECARS))
+    if planned.started_with:
+        return Outcome(planned.started_with)
+    if planned.writes:
+        return Outcome.CLASSIC if NATIVE_SIDECAR in planned.writes else Outcome.DIRECT
+    longer = planned.ops[0].path == plan.HOOK_COMMAND
+    return Outcome.LONGER if longer else Outcome.SIDECARS
 
 
 def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> ReviewResult:
