@@ -40,9 +40,9 @@ def metric(name: str, **labels: str) -> str:
     return f"istio_aux_{name}{{{shown}}}"
 
 
-def gauge(name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Fires for a lasting 1, and not yet for a 1 of four minutes."""
-    return {metric(name): ON}, {metric(name): "0+0x80 1+0x9"}
+def gauge(name: str, minutes: int = 4) -> tuple[dict[str, str], dict[str, str]]:
+    """Fires for a lasting 1, and not yet for a 1 of so many minutes."""
+    return {metric(name): ON}, {metric(name): f"0+0x{84 - minutes} 1+0x9"}
 
 
 def latency(seconds: str) -> dict[str, str]:
@@ -68,6 +68,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "IstioAuxJobsStuck": gauge("stuck_pods"),
     "IstioAuxPodsBlocked": gauge("blocked_pods"),
     "IstioAuxPodsNotStarted": gauge("unstarted_pods"),
+    "IstioAuxPodsHeld": gauge("held_pods", minutes=1),  # They wait for five minutes at most.
     "IstioAuxProxiesLost": gauge("lost_pods"),
     "IstioAuxPodsWithoutSidecar": gauge("unmeshed_pods"),
     "IstioAuxJobsSuspended": gauge("suspended_jobs"),

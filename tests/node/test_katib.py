@@ -12,7 +12,7 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from istio_aux.quit.rules import KATIB_FIX
+from istio_aux.quit.pairs import KATIB_FIX
 from lab import katib
 from lab.deployed import REQUESTED, SELECTED, await_selected, list_stuck
 from lab.fixtures import new_namespaces

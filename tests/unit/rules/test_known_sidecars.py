@@ -13,7 +13,8 @@ from istio_aux.model.known_sidecars import KNOWN, Known
 from istio_aux.model.pod import Container
 from istio_aux.model.policy import Capability, QuitPolicy, StartMode, StartPolicy
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import GCSFUSE_FIX, Action, Quit, Wait
+from istio_aux.quit.pairs import GCSFUSE_FIX
+from istio_aux.quit.rules import Action, Quit, Wait
 from lab.sidecar_cases import Case, container, outcome
 from unit.rules.pods import RUNNING, State, exited, job, waiting
 from unit.rules.starting import patched, planned

@@ -12,7 +12,8 @@ from istio_aux.model import pod as pods
 from istio_aux.model.annotations import NOT_NATIVE, QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
-from istio_aux.quit.rules import KATIB_FIX, Action, Ignore, Quit, Report, Wait
+from istio_aux.quit.pairs import KATIB_FIX
+from istio_aux.quit.rules import Action, Ignore, Quit, Report, Wait
 from unit.rules.pods import (
     EMPTY,
     MISSING,

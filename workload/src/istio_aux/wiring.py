@@ -276,6 +276,7 @@ class Wiring:
     def _control_planes_changed(self, control_planes: ControlPlanes) -> None:
         capability = control_planes.native.capability
         self._start = structs.replace(self._start, capability=capability)
+        self._scope.istiod = control_planes.istiod
         self._repair.store.set_injectors(control_planes)
 
     def _checkpoint(self) -> str:

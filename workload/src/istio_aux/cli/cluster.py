@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 
+from msgspec import structs
+
 from istio_aux.cli import archive, report, workloads
 from istio_aux.cli.installation import (
     Installation,
@@ -18,11 +20,13 @@ from istio_aux.cli.installation import (
 )
 from istio_aux.cli.page import page
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.watcher import survey
+from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.watcher import away, survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
+from istio_aux.kube.exec import is_ready
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept, resources
 from istio_aux.model.ending import COUNTED
@@ -32,11 +36,12 @@ from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Moment
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
+from istio_aux.model.policy import QuitLimits
 from istio_aux.model.selectors import NamespaceSelectors
-from istio_aux.model.text import listed
+from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit, decide_once
+from istio_aux.quit.rules import Quit, Report, decide_once
 from istio_aux.repair.ambient import ask
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import ReportUnmeshed
@@ -45,6 +50,7 @@ FAILED = 1  # Exit status when it is not done, not known, or not as it should be
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 ASKED = 100  # Pods that `audit` asks whether an ambient mesh has them.
+HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 
@@ -119,6 +125,10 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
         counted = native and owner and owner.uid in jobs
         notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counted else []
         meshed = None
+        if judged.decision.stage == "held":
+            mesh = mesh or (await survey(client))[0]
+            judged = await _ready(client, judged, mesh)
+        judged = await _hook_failed(client, judged)
         if not each.names_proxy:
             mesh = mesh or (await survey(client))[0]
             meshed, _ = report.outside(each, known[where], judged, mesh.expected)
@@ -251,6 +261,9 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         owners.update(each.uid for each in pod.metadata.owner_references or ())
         kubelet = await kubelet_of(client, pod, kubelets)
         judged = found.judge(pod, its_labels, now, kubelet=kubelet)
+        if judged.decision.stage == "held" and asked < ASKED:
+            asked += 1
+            judged = await _ready(client, judged, mesh)
         outcome = report.audit(pod, its_labels, judged, mesh.expected)
         if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
             asked += 1
@@ -292,6 +305,36 @@ def _failed(pod: Pod, judged: Judgement, now: Moment) -> report.Finding | None:
         action=judged.action, reason=failure.reason, containers=judged.facts.table,
         fix=failure.fix,
     )  # fmt: skip
+
+
+async def _ready(client: Client, judged: Judgement, mesh: ControlPlanes) -> Judgement:
+    """Ask the proxy of a pod that is held for long whether it is ready: its status cannot say that.
+
+    The image of the payload may be on its way instead. Only a proxy that is not ready is a finding.
+    """
+    decision = judged.decision
+    if not decision.blocked_by:
+        return judged
+    ready = await is_ready(client, judged.facts.pod.metadata.key, QuitLimits().deadline)
+    if ready is False:
+        more = filter(None, ["the proxy is not ready", await away(client, mesh)])
+    else:
+        more = ["the proxy is ready" if ready else "not known whether the proxy is ready"]
+        decision = structs.replace(decision, blocked_by=(), code=None)
+    decision = structs.replace(decision, reason="; ".join((decision.reason, *more)))
+    return judged._replace(decision=decision, reason=decision.reason)
+
+
+async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
+    """Add what the kubelet says of a hold that gave up, if the caller may list Events."""
+    pod = judged.facts.pod.metadata
+    if not (isinstance(judged.decision, Report) and judged.facts.never_met):
+        return judged
+    events = await workloads.refused_pods(client, pod.namespace, pod.uid, [HOOK_FAILED])
+    if failed := events.get(pod.uid):
+        why = one_line(failed.why, workloads.LONGEST_WHY)
+        return judged._replace(reason=f"{judged.reason}; {HOOK_FAILED}: {why}")
+    return judged
 
 
 async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:

@@ -117,7 +117,7 @@ class _FreeRun:
         reason, requests, running = (
             pod.unschedulable or decision.reason,
             resources.held(pod),
-            phase == "Running",
+            phase == "Running" or isinstance(decision, Quit),
         )
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:

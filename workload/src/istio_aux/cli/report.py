@@ -266,7 +266,7 @@ def _state(pod: Pod, decision: Action) -> State | None:
     """The state of a pod; None when all is well."""
     phase = pod.status.phase  # The quit controller handles no other one.
     if decision.blocked_by and phase in {"Pending", "Running"}:
-        return "unstarted" if decision.stage == "unstarted" else "blocked"
+        return "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
     if phase != "Running" or isinstance(decision, Ignore | Wait):
         return None
     return "stuck" if isinstance(decision, Quit) else "lost"

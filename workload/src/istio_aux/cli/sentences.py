@@ -32,7 +32,7 @@ def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) 
     """
     if why := facts.pod.unschedulable:
         return why
-    if not isinstance(decision, Quit):
+    if not (isinstance(decision, Quit) and reason.startswith(FINISHED)):
         return reason
     names, ended = facts.finished_payload, facts.payload_ended
     programs = "the program" if len(names) == 1 else f"all {len(names)} programs"

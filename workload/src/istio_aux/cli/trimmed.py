@@ -27,7 +27,7 @@ from istio_aux.model.pod import PROXY, Container, EnvVar, Pod
 from istio_aux.model.scripts import ENDINGS, said, without_others
 from istio_aux.model.text import one_line
 from istio_aux.model.webhooks import REVISION, SERVICE, ClientConfig
-from istio_aux.quit.rules import KATIB_MARK
+from istio_aux.quit.pairs import KATIB_MARK
 from istio_aux.start import proxy_config
 
 _READ = keys.WISHES | {

@@ -421,14 +421,17 @@ async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]
     return lines
 
 
-async def refused_pods(client: Client, namespace: str, uid: str = "") -> Mapping[str, RefusedPods]:
+async def refused_pods(
+    client: Client, namespace: str, uid: str = "", reasons: Sequence[str] = REFUSED
+) -> Mapping[str, RefusedPods]:
     """Read from Events whose pods were refused last, by UID; of one object, if ``uid`` is given.
 
-    It is empty where Events may not be listed, and without a namespace it is of all namespaces.
+    Other ``reasons`` are those of other Warnings about pods. It is empty where Events may not be
+    listed, and without a namespace it is of all namespaces.
     """
     found = dict[str, RefusedPods]()
     one = f",involvedObject.uid={uid}" if uid else ""
-    for reason in REFUSED:
+    for reason in reasons:
         for at, event in await _events(client, namespace, f"type=Warning,reason={reason}{one}"):
             about = event.involved_object
             if about.uid in found and found[about.uid].at >= at:

@@ -114,6 +114,14 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
         answers = {self.live(injector.configuration) for injector in self.injectors} or {None}
         return True if True in answers else None if None in answers else False
 
+    @property
+    def istiod(self) -> str:
+        """Whether an istiod answers, in a clause for people; empty if that is not known."""
+        if self.any_live is None:
+            return ""
+        away = "; ".join(f"{it.configuration}: {it.why}" for it in self.injectors if not it.live)
+        return "an injector is live" if self.any_live else f"no injector is live: {away}"
+
     def live(self, configuration: str) -> bool | None:
         """Whether the injector of ``configuration`` is live; None if that is unknown.
 

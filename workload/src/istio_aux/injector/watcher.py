@@ -425,6 +425,22 @@ async def read_policy(
     return policy
 
 
+async def away(client: Client, planes: ControlPlanes) -> str:
+    """Which injectors have no istiod, by their Services, for people; empty if none is known to."""
+    slices = list[EndpointSlice]()
+    for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
+        path = actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
+        chosen = {"labelSelector": f"{SERVICE}={service.name}"}
+        try:
+            pages = [page async for page in actions.pages(client, path, EndpointSlice, chosen)]
+        except UNREAD:
+            return ""
+        slices += (each for page in pages for each in page.items)
+    found = rules.evaluate(planes.hooks, rules.Facts(slices=slices))
+    gone = (it for it in found if it.state is not State.NOT_PROBED)
+    return "; ".join(f"{it.configuration}: {it.why}" for it in gone)
+
+
 async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
     """Read webhooks and injection policies once, as `audit` does, and say what cannot be read.
 

@@ -18,6 +18,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import CHANGED, Check, Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, LateError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
+from istio_aux.model.names import READY, READY_PORT
 from istio_aux.model.pod import PROXY
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import UNDECODABLE, one_line
@@ -172,6 +173,7 @@ async def forward(
     deadline: float,
     *,
     still: Check | None = None,
+    channels: ForwardChannels | None = None,
 ) -> AttemptResult:
     """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `stream`.
 
@@ -186,17 +188,28 @@ async def forward(
         "Content-Length: 0\r\n"
         "Connection: close\r\n\r\n"
     )
-    channels = ForwardChannels()
     return await stream(
         client,
         actions.pod_path(pod.namespace, pod.name, "portforward"),
-        channels,
+        channels or ForwardChannels(),
         deadline,
         params=[("ports", str(port))],
         protocols=FORWARD,
         still=still,
         first_frame=bytes([_DATA]) + head.encode("ascii"),
     )
+
+
+class ReadyChannels(ForwardChannels):
+    """The same, to find out whether a proxy is ready."""
+
+    @property
+    def ready(self) -> bool | None:
+        """By the answer, or because Envoy does not listen yet; None: neither came."""
+        status = _STATUS_LINE.match(self._received[_DATA], _PREFIX)
+        if status is None:
+            return False if b"connection refused" in self._received[_REFUSED] else None
+        return {b"200": True, b"503": False}.get(bytes(status[1]))
 
 
 class PortChannels(ForwardChannels):
@@ -233,6 +246,20 @@ async def listens(
         still=still, first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
     )  # fmt: skip
     return channels.listens
+
+
+async def is_ready(client: Client, pod: Key, deadline: float) -> bool | None:
+    """Whether the proxy of a pod is ready, by what the hook of a hold asks; None: not known."""
+    channels = ReadyChannels()
+
+    async def same() -> bool:
+        return await actions.read_pod(client, pod) is not None
+
+    try:
+        await forward(client, pod, READY_PORT, READY, deadline, still=same, channels=channels)
+    except KubeError:
+        return None
+    return channels.ready
 
 
 async def stream(

@@ -54,6 +54,7 @@ class Code(StrEnum):
     SUSPENDED = "IA0116", "a Job stays suspended, because its pods do not go"
     RESUMED = "IA0117", "a Job was resumed before all its pods were replaced"
     COUNTED = "IA0118", "a Job counts what native sidecars exit with"
+    HELD_BACK = "IA0119", "a payload is held for long, because its proxy is not ready"
     NOT_SET_UP = "IA0120", "a pod failed because its node had not set it up for the mesh"
     PROXY_FAILED = "IA0121", "the payload succeeded, and its proxy failed the pod"
     INIT_FAILED = "IA0122", "an init container failed before the proxy was there"

@@ -66,6 +66,13 @@ def quit_command(port: int | None) -> tuple[str, ...]:
     return ("pilot-agent", "request", *server, "POST", "quitquitquit")
 
 
+# The command of the hook with which Istio holds a payload, and the flag for how long at most, which
+# is 60 s without it (istio pilot-agent app/wait.go). It asks for `READY` at a port on which Envoy
+# listens in every pod.
+WAIT = ("pilot-agent", "wait")
+TIMEOUT_FLAG = "--timeoutSeconds="
+READY_PORT, READY = 15021, "GET /healthz/ready"
+
 EVENT_CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``: a qualified name.
 EventAction = Literal["Evict", "Quit", "Report", "Resume", "Suspend"]
 EventReason = Literal[

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from istio_aux.model.names import TIMEOUT_FLAG, WAIT
 from istio_aux.model.text import one_line
 
 # Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it.
@@ -26,6 +27,7 @@ ISTIOS_INIT = ("istio-init", "istio-validation")
 NOT_SET_UP = 126  # What the second exits with (istio pkg/constants ValidationErrorCode).
 
 LONGEST_WHY = 300  # Characters of what the scheduler says: it may count every node.
+_TIMEOUT = re.compile(TIMEOUT_FLAG + "([0-9]{1,5})")
 _LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
 _same = lru_cache(maxsize=4096)(str)
 
@@ -192,6 +194,18 @@ class Container(Struct, frozen=True):
     ports: tuple[ContainerPort, ...] | None = None
     resize_policy: tuple[Present, ...] | None = None
     resources: msgspec.Raw = NO_TEXT
+
+    @property
+    def holds(self) -> int | None:
+        """Seconds for which its postStart hook holds other containers; None: it has no such."""
+        hook = self.lifecycle and self.lifecycle.post_start
+        match hook and hook.executes and hook.executes.command:
+            case command if command == WAIT:
+                return 60
+            case (*command, flag) if (*command,) == WAIT and (found := _TIMEOUT.fullmatch(flag)):
+                return int(found[1])
+            case _:
+                return None
 
 
 class PodSpec(Struct, frozen=True):

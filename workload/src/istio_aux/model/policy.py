@@ -114,6 +114,7 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     # kubelet reports the two about a second apart.
     lost_after: float = 2.0
     blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
+    held_after: float = 60.0  # The same of a payload that is held, and not pulled meanwhile.
     unstarted_after: float = 300.0  # The same of a payload that a sidecar keeps from starting.
 
 

@@ -25,7 +25,7 @@ from istio_aux.kube.errors import (
     retry_after,
 )
 from istio_aux.kube.events import Events
-from istio_aux.kube.exec import execute, forward
+from istio_aux.kube.exec import execute, forward, is_ready
 from istio_aux.kube.lease import Leadership
 from istio_aux.model.annotations import not_native_because
 from istio_aux.model.answers import SLICE, in_order
@@ -40,9 +40,9 @@ from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.recorder import KEEPERS, QuitRecorder
-from istio_aux.quit.rules import Way, loses_network
-from istio_aux.quit.state import PodState, QuitScope, Trouble, TroubledPod
-from istio_aux.quit.task import Action, Delete, End, Retry, Send, Sleep, Task
+from istio_aux.quit.rules import Quit, Way, loses_network
+from istio_aux.quit.state import Counted, PodState, QuitScope, Trouble, TroubledPod
+from istio_aux.quit.task import Action, Ask, Delete, End, Retry, Send, Sleep, Task
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
@@ -109,7 +109,8 @@ class QuitController:
             state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
         state.left, facts = False, self._facts(resource)
         state.decide_on(facts, self._scope, self._clock())
-        due = state.decision.blocked_by if pending else state.asks_for
+        quits = isinstance(state.decision, Quit)
+        due = state.decision.blocked_by or quits if pending else state.asks_for
         state.left = (pending or native) and not due
         if not (native or state.left or state.obstacle(self._scope)):
             if why := not_native_because.get(resource.metadata):
@@ -172,14 +173,15 @@ class QuitController:
         Only the leader sets these, so that a sum over all units counts each pod once.
         """
         now, scope = self._clock(), self._scope
-        found, counts = list[tuple[Trouble, TroubledPod]](), Counter[Trouble]()
+        found, counts = list[tuple[Trouble, TroubledPod]](), Counter[Counted]()
         kept = dict.fromkeys(KEEPERS, Requests())
         for number, state in enumerate([*self._states.values()]):
             if number % SLICE == 0:
                 yield
             if trouble := state.trouble(scope, now):
                 found.append(trouble)
-                counts[trouble[0]] += scope.leading
+                held = state.decision.stage == "held"
+                counts["held" if held else trouble[0]] += scope.leading
                 if scope.leading and trouble[1].requests:
                     by = trouble[1].by if trouble[0] != "stuck" else ()
                     kept[PROXY if not by or PROXY in by else "other"] += trouble[1].requests
@@ -277,7 +279,7 @@ class QuitController:
 
     async def _look(self, state: PodState, task: Task) -> Action:
         """Read the pod by its UID, and do what follows from that right away."""
-        slots = self._retry_slots if task.failures or task.due == "report" else self._slots
+        slots = self._retry_slots if task.failures or task.due != "quit" else self._slots
         async with slots.take(state.key.namespace, state.node) as slot:
             if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
@@ -314,6 +316,9 @@ class QuitController:
         until = self._clock().monotonic + FRESH
         action = task.looked(await self._read(state.key), self._scope, self._clock())
         self._record(state)
+        if isinstance(action, Ask):
+            ready = await is_ready(self._client, state.key, self._scope.limits.deadline)
+            action = task.asked(ready, self._scope)
         if isinstance(action, Send | Delete) and not self._leadership.leads():
             action = task.superseded(self._scope)
         return action, until

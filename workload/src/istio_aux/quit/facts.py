@@ -18,6 +18,8 @@ from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined
 
 _NO_STATE = ContainerState()
+BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a container that waits for its first start; its image may be on the way."""
 
 Role = Literal["payload", "sidecar", "ignored", "init"]
 
@@ -83,6 +85,33 @@ class PodFacts:
                 verdicts[name] = ContainerVerdict(role=role, finished=False, why=why)
         return verdicts
 
+    @cached_property
+    def begun(self) -> bool:
+        """Whether a payload container has started, or may have."""
+        return not all(self._is_new(n) for n, v in self.containers.items() if v.role != "sidecar")
+
+    @cached_property
+    def holding(self) -> int | None:
+        """Seconds for which the hook of the proxy holds the payload; None: it does not.
+
+        The kubelet starts one container after another, and waits for the hook of each. Meanwhile it
+        reports nothing (k8s@1.36 kuberuntime_manager.go SyncPod), so a proxy that runs may be shown
+        as one that waits. So is a proxy that is ready, while the image of the payload is pulled.
+        """
+        pod, states = self.pod, self.pod.states
+        if pod.status.phase != "Pending" or not pod.has_sidecar or pod.restart_policy == "Always":
+            return None
+        first, *others = pod.containers
+        waits = first.name == PROXY and all(self._is_new(each.name) for each in others)
+        made = not self.initializing and all(each.name in states for each in pod.init_containers)
+        starts = self.state(PROXY).running or self._is_new(PROXY)
+        return first.holds if waits and made and starts else None
+
+    def _is_new(self, container: str) -> bool:
+        """Whether the kubelet reports that a container is still to start for the first time."""
+        waits = self.state(container).waiting
+        return bool(waits and waits.reason in BEING_MADE and not self.pod.restarts(container))
+
     @property
     def table(self) -> dict[str, ContainerVerdict]:
         """All verdicts, for people: those of `initializing` first."""
@@ -122,6 +151,15 @@ class PodFacts:
     def proxy_finished(self) -> bool:
         """Whether the proxy is there and will not run again."""
         return PROXY in self.containers and self.containers[PROXY].finished
+
+    @property
+    def never_met(self) -> bool:
+        """Whether the proxy had ended before any payload container started: its hold gave up."""
+        end, payload = self.ended(PROXY), [*self.unfinished, *self.finished_payload]
+        begins = (it.started_at for name in payload if (it := self.state(name).running))
+        first = min(filter(None, map(zoned, begins)), default=None)
+        again = any(map(self.pod.restarts, payload)) or bool(self.finished_payload)
+        return bool(end and first and first >= end and not again)
 
     @property
     def unclear(self) -> bool:
@@ -206,7 +244,7 @@ class PodFacts:
                 grace = self.pod.metadata.deletion_grace_period_seconds or 0
                 return gone_by - timedelta(seconds=grace)
             return gone_by
-        if not self.initializing:
+        if not (self.initializing or self.holding):
             return self.payload_ended
         exits = (self.pod.exits.get(each.name) for each in self.pod.init_containers)
         ended = (each.finished_at for each in exits if each and each.exit_code == 0)
@@ -215,5 +253,5 @@ class PodFacts:
     @property
     def requests(self) -> Requests | None:
         """What the pod holds that does not work, or works no more in part; None: unknown."""
-        idle = self.partly_finished or self.initializing or self.gone_by
+        idle = self.partly_finished or self.initializing or self.gone_by or self.holding
         return resources.held(self.pod) if idle else None

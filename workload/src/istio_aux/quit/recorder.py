@@ -15,8 +15,8 @@ from istio_aux.model.findings import Code
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
-from istio_aux.quit.rules import ANNOTATION, Way
-from istio_aux.quit.state import PodState, Trouble
+from istio_aux.quit.rules import ANNOTATION, FINISHED, NOT_BEGUN, Way
+from istio_aux.quit.state import Counted, PodState
 from istio_aux.quit.task import STUCK_AFTER, End, QuitOutcome, Task
 from istio_aux.telemetry import Recorder, Telemetry
 
@@ -58,7 +58,7 @@ class QuitRecorder(Recorder):
             by=KEEPERS, resource=RESOURCES,
         )  # fmt: skip
         self.watched = gauge("watched_pods", "Pods whose proxy may have to quit.")
-        self._troubles: dict[Trouble, Gauge] = {
+        self._troubles: dict[Counted, Gauge] = {
             "stuck": gauge("stuck_pods", "Pods whose proxy runs on after several attempts."),
             "blocked": gauge(
                 "blocked_pods", "Pods with finished payload containers that others keep running."
@@ -66,6 +66,7 @@ class QuitRecorder(Recorder):
             "unstarted": gauge(
                 "unstarted_pods", "Pods whose payload another container keeps from starting."
             ),
+            "held": gauge("held_pods", "Pods whose payload is held, as their proxy is not ready."),
             "lost": gauge(
                 "lost_pods", "Pods whose proxy ended while a payload container may still run."
             ),
@@ -74,7 +75,7 @@ class QuitRecorder(Recorder):
             ),
         }
 
-    def surveyed(self, counts: Counter[Trouble], kept: Mapping[str, Requests]) -> None:
+    def surveyed(self, counts: Counter[Counted], kept: Mapping[str, Requests]) -> None:
         """So many pods have these troubles, and so much is kept by each of `KEEPERS`."""
         for trouble, gauge in self._troubles.items():
             gauge.set(counts[trouble])
@@ -139,7 +140,7 @@ class QuitRecorder(Recorder):
             case QuitOutcome.BLOCKED:
                 decision, by = state.decision, ", ".join(state.decision.blocked_by)
                 code = decision.code
-                if decision.stage == "unstarted":
+                if decision.stage in {"unstarted", "held"}:
                     told = self._event_once(state, "Warning", "PodNotStarted", end.reason, code)
                 elif decision.action == "wait" and PROXY not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
@@ -176,13 +177,13 @@ class QuitRecorder(Recorder):
             reason=str(end),
         )  # fmt: skip
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
-            if end.after_payload is not None and task.target == PROXY:
+            if end.after_payload is not None and task.target == PROXY and task.begun:
                 self._exit_to_exit.observe(end.after_payload)
                 kept = task.requests.amounts if task.requests and self.leading else {}
                 for resource, amount in kept.items():
                     self._kept_seconds.labels(resource).inc(amount * end.after_payload)
             kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
-            note = f"every payload container is finished; {end}"
+            note = f"{FINISHED if task.begun else NOT_BEGUN}; {end}"
             self._event(state.key, kind, "ProxyQuit", note)
 
     def _event_once(

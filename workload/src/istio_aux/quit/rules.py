@@ -3,18 +3,13 @@
 Sidecars that the policy has a rule for go before the proxy, one after another. `decide` is
 level-triggered: it looks at the pod as it is, so the event that caused the call does not matter.
 `state` says what follows from one decision after another.
-
-Some containers wait for the proxy, which waits for them: `PAIRS`. Of Katib's trials the metrics
-collector waits for the first process of every other container, also for pilot-agent, and needs the
-network afterwards (katib#1638, katib#2614). So nothing may be done about the pod: the collector
-must not wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from enum import StrEnum
-from itertools import pairwise
 from typing import Literal
 
 from msgspec import structs
@@ -25,46 +20,31 @@ from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment, in_utc
 from istio_aux.model.names import REQUEST_PORTS
-from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState, Pod
+from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState
 from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
 from istio_aux.model.scripts import ends_its_proxy
-from istio_aux.model.sidecars import ENDS_LAST, SidecarRule
+from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed, shortened
-from istio_aux.quit.facts import PodFacts
-
-KATIB_FIX = (
-    "Katib's metrics collector waits for istio-proxy: set waitAllProcesses: false "
-    "in ConfigMap katib-config, runtime.metricsCollectors, for new trials"
-)
-"""The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
-
-GCSFUSE_FIX = (
-    "the mounter of GCS FUSE waits for istio-proxy: set sidecars: gke-gcsfuse-sidecar=ignore, "
-    "as option or annotation istio-aux.io/sidecars"
-)
-"""For one whose image is not known, or where `sidecars` says so."""
-
-KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
-"""Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
-KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
+from istio_aux.quit.facts import BEING_MADE, PodFacts
+from istio_aux.quit.pairs import PAIRS
 
 FINISHED = "every payload container is finished"
 LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 """Nothing shows when that has ended: the kubelet writes the status next when the last container has
 (k8s@1.36 kubelet.go SyncTerminatingPod)."""
+NOT_BEGUN = "its payload has never started"
+NEVER_MET = "the payload was started after that, and has had no network from the start"
 ANNOTATION, NODE, FINALIZER = "annotation ", "node ", "finalizer "
 """Beginnings of what keeps a pod, if no container does: none has a name with a space."""
 TERMINATING_FOR = 300.0  # Seconds past its grace period after which a pod should be gone.
 _MOST_FINALIZERS, _LONGEST_KEEPER = 3, 100
 
-BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Reasons of a container that waits for its first start; its image may be on the way."""
 FAILURES = 3  # Restarts after which an init container counts as one that fails again and again.
 NOT_RESTARTED = 900.0
 """Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
 and reports that as ``waiting``. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146)."""
 
-Stage = Literal["unstarted", "blocked", "ending", "deleted"]
+Stage = Literal["unstarted", "held", "blocked", "ending", "deleted"]
 
 
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
@@ -74,9 +54,10 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     sidecars that never end, or `ANNOTATION` and its key. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
 
-    ``stage``: ``unstarted`` if they keep the payload from starting; ``ending`` if they are native
-    sidecars alone; ``deleted`` if the pod is being deleted, by its node or finalizers. All of that
-    is usual for a moment, and counts once it lasts. ``code`` is that of the finding, if it lasts.
+    ``stage``: ``unstarted`` if they keep the payload from starting; ``held`` if that is the hook
+    of a hold; ``ending`` if they are native sidecars alone; ``deleted`` if the pod is being
+    deleted, by its node or finalizers. All of that is usual for a moment, and counts once it lasts.
+    ``code`` is that of the finding, if it lasts.
     """
 
     blocked_by: tuple[str, ...] = ()
@@ -151,10 +132,8 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     every payload container was finished; None: the clock of the pod's node must do.
     """
     policy, late = facts.policy, _not_restarted(facts, now)
-    if holders := _keeps_from_starting(facts):
-        reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
-        by = tuple(holders)
-        return Wait(reason=reason, blocked_by=by, stage="unstarted", code=Code.NOT_STARTED)
+    if not_begun := _unstarted(facts) or _held(facts):
+        return not_begun
     if reason := next(_nothing_to_do(facts), None):
         stage, holders = _holders(facts, late)
         if holders and stage != "deleted":
@@ -200,6 +179,37 @@ def lasting(decision: Action) -> str:
         return decision.reason
     late = "the node does not finish" if by[0].startswith(NODE) else "no controller removes them"
     return f"{decision.reason}; {late}"
+
+
+def _unstarted(facts: PodFacts) -> Wait | None:
+    """Wait, where a container keeps the payload from starting."""
+    if holders := _keeps_from_starting(facts):
+        reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
+        by = tuple(holders)
+        return Wait(reason=reason, blocked_by=by, stage="unstarted", code=Code.NOT_STARTED)
+    return None
+
+
+def _held(facts: PodFacts) -> Wait | Quit | None:
+    """What to do about a pod whose payload is held by the hook of its proxy, if anything.
+
+    Nothing ends such a pod before its hook, no SIGTERM either: deletion, and the suspension, the
+    deadline and the end of its Job, which delete it (k8s@1.36 job_controller.go syncJob,
+    manageJob), wait for that (kubernetes#116032). Its proxy serves nobody yet, so it is told to
+    exit, which ends the hook. This is the only pod being deleted whose proxy is not left alone.
+    """
+    if facts.holding is None:
+        return None
+    if facts.pod.metadata.deletion_timestamp is None:
+        reason, most = f"the payload waits for {PROXY}", timedelta(seconds=facts.holding)
+        if since := facts.held_since and in_utc(facts.held_since):
+            reason += f" since {since:%H:%M:%S}Z, until {since + most:%H:%M:%S}Z at most"
+        return Wait(reason=reason, blocked_by=(PROXY,), stage="held", code=Code.HELD_BACK)
+    if facts.overrides.opt_out or facts.overrides.problems:
+        return None
+    port = facts.overrides.status_port
+    reason = f"the pod is being deleted, {NOT_BEGUN}, and the hook of {PROXY} keeps it"
+    return Quit(reason=reason, status_port=port, ways=ways_to(port), code=Code.HELD_BACK)
 
 
 def loses_network(facts: PodFacts) -> str:
@@ -265,7 +275,7 @@ def _deleted(facts: PodFacts) -> str:
     said = f"not ended: {_listed(left)}" if left else "every container has ended"
     reason += f"; as the kubelet last said, {said}"
     if left and facts.pod.has_proxy:
-        reason += f"; {LEFT_ALONE}"
+        reason += f"; {LEFT_ALONE if facts.begun else NOT_BEGUN}"
     names = [shortened(each, _LONGEST_KEEPER) for each in facts.pod.metadata.finalizers or ()]
     return f"{reason}; finalizers: {listed(names, most=_MOST_FINALIZERS)}" if names else reason
 
@@ -308,7 +318,8 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
         return
     if facts.proxy_finished and facts.unfinished:
         why = facts.containers[PROXY].why
-        yield f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
+        lost = f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
+        yield f"{lost}; {NEVER_MET}" if facts.never_met else lost
 
 
 def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
@@ -437,37 +448,6 @@ def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore
     code = Code.BAD_VALUE if invalid else Code.FORGOTTEN if late else Code.KEPT
     code = Code.TERMINATING if decision.stage == "deleted" else code
     return structs.replace(decision, code=code) if by else decision
-
-
-def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
-    """The training containers, and the collectors that wait for the proxy.
-
-    Only what Katib's webhook writes counts: other containers of these names are none of its
-    collectors. Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true
-    counts.
-    """
-    running = {name for name, state in pod.states.items() if state.running}
-    if pod.spec.share_process_namespace is not True or PROXY not in running:
-        return frozenset(), frozenset()
-    arguments = {container.name: container.args or () for container in pod.containers}
-    training = {n for n, words in arguments.items() if any(KATIB_MARK in word for word in words)}
-    waiting = {n for n, words in arguments.items() if ("-w", "false") not in pairwise(words)}
-    return frozenset(training), KATIB_COLLECTORS & waiting & running
-
-
-def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
-    """The payload, and the mounter, which ends after all containers that are no init containers."""
-    states = {each.name: pod.states.get(each.name, ContainerState()) for each in pod.containers}
-    running = {name for name, state in states.items() if state.running}
-    waits = ENDS_LAST & running if PROXY in running else frozenset[str]()
-    return frozenset({*states} - ENDS_LAST - {PROXY}), waits
-
-
-Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
-PAIRS: Mapping[Code, tuple[str, Waiting]] = {
-    Code.KATIB: (KATIB_FIX, _katib), Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse)
-}  # fmt: skip
-"""What frees the pod, and which containers have to end before which wait for the proxy alone."""
 
 
 def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:

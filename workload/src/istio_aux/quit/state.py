@@ -4,8 +4,9 @@
     quit, wait until the end of a grace period    quit
     report                                        report, after lost_after
     blocked_by some containers                    its stage: blocked or ending, after blocked_after,
-                                                  or unstarted, after unstarted_after, or
-                                                  deleted, after its grace and TERMINATING_FOR
+                                                  unstarted, after unstarted_after; held, after
+                                                  held_after; or deleted, after its grace and
+                                                  TERMINATING_FOR
     any other                                     nothing
 
 Nothing is due for a pod that left the watch or is not selected, or while another process leads.
@@ -41,6 +42,7 @@ UNDECIDED = rules.Ignore(reason="")
 
 Due = Literal["quit", "report"] | rules.Stage
 Trouble = Literal["stuck", "blocked", "lost", "unstarted", "would quit"]
+Counted = Trouble | Literal["held"]  # Of unstarted pods those that are held count apart.
 
 
 class QuitScope(msgspec.Struct, kw_only=True):
@@ -52,6 +54,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
     leading: bool = True
     stopping: bool = False
     options: PodOptions = PodOptions()
+    istiod: str = ""  # Whether an injector is live, for people; empty: not known.
     namespaces: set[str] = set()  # The selected ones.
     applications: Applications = Applications()  # Selected in whatever namespace.
 
@@ -78,6 +81,7 @@ class PodState:
     settled: bool = False  # Everything that this decision asks for is done.
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
+    unready: bool = False  # The proxy of a held pod has said that it is not ready.
     asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
     first_seen: Moment | None = None  # When the decision first asked for this.
     witnessed: float | None = None  # When it saw the payload end, by the monotonic clock.
@@ -106,7 +110,8 @@ class PodState:
             return decision
         same = self._is_newest(decision)
         # A pod that starts changes all the time, and waits as all do.
-        starts = pod.status.phase == "Pending" and not decision.blocked_by
+        starts = pod.status.phase == "Pending" and decision.stage != "unstarted"
+        starts = starts and not isinstance(decision, Quit)
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
         blockers = decision.blocked_by[:MOST_BLOCKERS]
@@ -118,6 +123,7 @@ class PodState:
         if isinstance(decision, Quit | Wait):
             self.target = decision.target
         if self.asks_for != before:
+            self.unready = False
             self.first_seen = seen if self.asks_for == "quit" else now
             if self.asks_for == "quit":
                 self.witnessed = None if self.seen is None else now.monotonic
@@ -155,7 +161,7 @@ class PodState:
             return self.until.monotonic if self.until else None
         delays = {
             "report": limits.lost_after, "unstarted": limits.unstarted_after,
-            "deleted": max(0.0, self.gone_by - self.first_seen.wall),
+            "held": limits.held_after, "deleted": max(0.0, self.gone_by - self.first_seen.wall),
         }  # fmt: skip
         return self.first_seen.monotonic + delays.get(self.asks_for or "", limits.blocked_after)
 
@@ -182,16 +188,22 @@ class PodState:
         """What this process has to do about the pod, now or later."""
         return None if self.left or self.settled or self.obstacle(scope) else self.asks_for
 
+    def reason(self, scope: QuitScope) -> str:
+        """The reason of the decision, and what is known beside the pod."""
+        more = ("the proxy is not ready", scope.istiod) if self.unready else ()
+        return "; ".join(filter(None, (self.decision.reason, *more)))
+
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod, if anything is."""
-        decision, reason, task = self.decision, self.decision.reason, self.task
+        decision, reason, task = self.decision, self.reason(scope), self.task
         code = decision.code or ""
         if self.left or self.left_out(scope):
             return None
         failure, begins = task.failure if task else "", self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
+        lasting = lasting and (decision.stage != "held" or self.unready)
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
-            state = "unstarted" if decision.stage == "unstarted" else "blocked"
+            state = "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
             return state, TroubledPod(
                 *self.key, rules.lasting(decision), self.since, by=decision.blocked_by,
                 requests=self.requests, fix=decision.fix, lasting=lasting, code=code,
@@ -203,7 +215,8 @@ class PodState:
             return "would quit", TroubledPod(*self.key, reason, requests=self.requests)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or (self.first_seen and self.first_seen.date)
-            reason = failure + reason.removeprefix(rules.FINISHED)
+            done = reason.startswith(rules.FINISHED)
+            reason = failure + (reason.removeprefix(rules.FINISHED) if done else f"; {reason}")
             by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
                 *self.key, reason, since, task.attempts, by=by, requests=self.requests, code=code

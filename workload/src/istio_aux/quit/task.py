@@ -17,6 +17,11 @@ action to perform. ``told``: the proxy was told to exit, and the result is not k
     no    `looked`, `superseded`: not due, and it exited    End(EXITED)
     no    `looked`: quit                                    Send
     no    `looked`: quit, in a dry run                      End(DRY_RUN)
+    no    `looked`: held, or quit of a pod that was held    Ask
+    no    `asked`: held, the proxy is not ready             End(BLOCKED)
+    no    `asked`: held otherwise                           End
+    no    `asked`: quit, the proxy is ready                 Retry
+    no    `asked`: quit otherwise                           Send
     no    `looked`: report                                  End(REPORTED)
     no    `looked`: report, and the policy deletes          Delete
     no    `looked`: an older state                          Retry
@@ -41,6 +46,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import quit_command
 from istio_aux.model.policy import QuitMode
@@ -99,6 +105,10 @@ class Send(msgspec.Struct, frozen=True):
         return quit_command(self.port if self.way is Way.EXEC else None)
 
 
+class Ask(msgspec.Struct, frozen=True):
+    """Ask the proxy whether it is ready."""
+
+
 class Delete(msgspec.Struct, frozen=True):
     """Delete the pod if it still has this resourceVersion."""
 
@@ -129,7 +139,7 @@ class End(msgspec.Struct, frozen=True):
         return f"{self.reason}, {round(self.after_payload, 1):.15g} s after the payload"
 
 
-Action = Sleep | Look | Send | Delete | Retry | End
+Action = Sleep | Look | Send | Ask | Delete | Retry | End
 
 
 @dataclass(slots=True)
@@ -145,12 +155,14 @@ class Task:
     exit: End | None = None  # By the newest state of the pod.
     target: str = field(init=False)  # The container that is told to exit.
     requests: Requests | None = field(init=False)  # What the pod holds meanwhile.
+    begun: bool = field(init=False)  # Whether its payload has started.
     _answers: dict[Way, str] = field(default_factory=dict[Way, str])  # The last one comes last.
     _well: bool = False
 
     def __post_init__(self) -> None:
         """Remember what the state forgets with its next decision."""
         self.target, self.requests = self.state.target, self.state.requests
+        self.begun = self.state.decision.code is not Code.HELD_BACK
 
     @property
     def way(self) -> Way | None:
@@ -170,7 +182,7 @@ class Task:
         begins = self.state.begins(scope.limits)
         if begins is not None and now.monotonic < begins:
             return Sleep(max(SHORTEST, begins - now.monotonic))
-        if self.due not in {"quit", "report"}:
+        if self.due not in {"quit", "report", "held"}:
             self.state.settled = True
             return End(QuitOutcome.BLOCKED, rules.lasting(self.state.decision))
         return Look()
@@ -185,6 +197,10 @@ class Task:
             return self.superseded(scope)
         if self.due == "report":
             return self._confirmed(facts, decision, scope)
+        if self.due == "held":
+            return (
+                Ask() if self.state.settle(decision) else self.failed(_OLDER, scope, reading=False)
+            )
         if not isinstance(decision, Quit) or decision.target != self.target:
             early = decision == self.state.decision  # The grace period has not ended yet.
             return End() if early else self.failed(_OLDER, scope, reading=False)
@@ -207,6 +223,20 @@ class Task:
         self._answers[way] = answer.text
         seconds = scope.limits.confirm if answer.well else scope.limits.confirm_failed
         return Sleep(seconds if answer.sent else 0.0)
+
+    def asked(self, ready: bool | None, scope: QuitScope) -> Action:
+        """A proxy that holds its payload was asked whether it is ready; None: it did not say.
+
+        The status does not show that: the kubelet may pull an image, and may have started others.
+        """
+        decision = self.state.decision
+        if not self.is_due(scope) and not self.state.settled:  # It has changed meanwhile.
+            return self.superseded(scope)
+        if isinstance(decision, Quit):
+            why = "the proxy is ready: its hook has ended, and a container may have started"
+            return self.failed(why, scope, counts=False) if ready else self._send(decision)
+        self.state.unready = ready is False
+        return End(QuitOutcome.BLOCKED, self.state.reason(scope)) if self.state.unready else End()
 
     def deleted(self) -> Action:
         """The pod that lost its proxy was deleted."""
@@ -248,6 +278,9 @@ class Task:
             if not self.state.settle(decision):
                 return self.failed(_OLDER, scope, reading=False)
             return End(QuitOutcome.DRY_RUN, decision.reason)
+        return Ask() if decision.code is Code.HELD_BACK else self._send(decision)
+
+    def _send(self, decision: Quit) -> Send:
         way = decision.ways[self.attempts % len(decision.ways)]
         return Send(way, decision.status_port, decision.rule)
 

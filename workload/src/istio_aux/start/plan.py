@@ -35,6 +35,7 @@ from istio_aux.model.annotations import (
     workflow_node,
 )
 from istio_aux.model.findings import Code, Remark
+from istio_aux.model.names import TIMEOUT_FLAG, WAIT
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
@@ -42,8 +43,6 @@ from istio_aux.model.text import listed, one_line
 from istio_aux.model.wish import Wish
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
 
-# The command of the postStart hook with which Istio delays the containers after the proxy.
-WAIT = ("pilot-agent", "wait")
 HOLD_TIMEOUT = 300
 """Seconds for which the hook of our hold waits for the proxy. Istio's gives up after 60 s: then the
 agent ends with 0, is not started again under Never and OnFailure, and the payload runs without
@@ -253,7 +252,7 @@ def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
 def _wait(pod: Pod) -> list[str]:
     """The command of the hook. A proxy that is started again may give up and try again."""
     ends = pod.restart_policy != "Always"
-    return [*WAIT, *([f"--timeoutSeconds={HOLD_TIMEOUT}"] if ends else [])]
+    return [*WAIT, *([f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"] if ends else [])]
 
 
 def _hook(proxy: Container, wait: list[str]) -> tuple[patch.Op, ...] | None:

@@ -1,0 +1,151 @@
+"""The quit controller and pods whose payload is held: who is asked, what is told, who is freed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.model.policy import QuitMode
+from msgspec.structs import replace
+from unit.apiserver import proxy_quits
+from unit.asynchronous import until
+from unit.quitting import FAST, World, cluster, nobody_listens
+from unit.rules.pods import RUNNING, exited, statuses
+from unit.rules.test_hold import INIT, NEW, OURS, SET_UP
+
+SLOW = replace(FAST, deadline=10.0)  # The proxy's answer may be late on a busy machine.
+SOON = replace(SLOW, held_after=0.2)
+ISTIOD = "no injector is live: istio-sidecar-injector: Service istio-system/istiod has no endpoint"
+LEFT = "the pod is being deleted, and its payload has never started"
+
+
+def fields(**more: Any) -> dict[str, Any]:
+    return {
+        "phase": "Pending",
+        "details": {"istio-proxy": OURS},
+        "spec": INIT,
+        "status": {"initContainerStatuses": statuses(SET_UP)},
+        **more,
+    }
+
+
+async def hold(world: World, **more: Any) -> None:
+    """A pod whose hook waits, as far as its status shows."""
+    await world.pod("job", NEW, NEW, **fields(**more))
+
+
+def answering(world: World, status: str) -> list[str]:
+    """Have the proxies of all pods answer this; returns which were asked."""
+    asked = list[str]()
+
+    async def answer(socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
+        asked.append(pod)
+        text = f"\x00HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"
+        await socket.send_bytes(text.encode())
+
+    world.api.on_forward = answer
+    return asked
+
+
+async def test_a_payload_whose_proxy_is_not_ready_for_long_is_told_with_what_istiod_does() -> None:
+    """Once, by an Event with the code; it counts apart from what other containers keep."""
+    async with cluster(limits=SOON, istiod=ISTIOD) as world:
+        asked = answering(world, "503 Service Unavailable")
+        await hold(world)
+        (held,) = await until(lambda: world.troubled("unstarted"), "it is known")
+        assert (held.by, held.code, held.lasting) == (("istio-proxy",), "IA0119", True)
+        assert held.reason.startswith("the payload waits for istio-proxy since 08:16:29Z, until 08")
+        assert held.reason.endswith(f"Z at most; the proxy is not ready; {ISTIOD}")
+        assert f"{held.since:%H:%M:%S}" == "08:16:29"
+        (event,) = await until(lambda: world.api.events, "the Event")
+        assert (event["reason"], event["type"]) == ("PodNotStarted", "Warning")
+        assert event["note"] == f"IA0119: {held.reason}"
+        counts = [world.count(f"istio_aux_{each}_pods") for each in ("held", "unstarted")]
+        assert counts == [1, 0]
+        await hold(world, annotations={"touched": "1"})
+        await until(lambda: world.troubled("unstarted"), "it is still known")
+        assert asked == ["job"]
+        await world.pod("job", RUNNING, RUNNING, **fields(phase="Running"))
+        await until(lambda: not world.troubled("unstarted"), "it has started")
+
+
+async def test_a_proxy_whose_envoy_does_not_listen_yet_is_not_ready() -> None:
+    """A node says so with many words about its network first."""
+
+    async def refuse(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.send_bytes(b"\x01" + b"x" * 400 + b": connection refused")
+
+    async with cluster(limits=SOON) as world:
+        world.api.on_forward = refuse
+        await hold(world)
+        await until(lambda: world.troubled("unstarted"), "it is known")
+
+
+@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
+async def test_a_payload_whose_image_is_pulled_for_long_is_no_finding(status: str) -> None:
+    """Its status is the same. What the proxy does not say is not told either."""
+    async with cluster(limits=SOON) as world:
+        asked = answering(world, status)
+        await hold(world)
+        await until(lambda: asked, "its proxy is asked")
+        await world.pod("marker", exited(0), others={"dind": RUNNING})
+        await until(lambda: world.troubled("blocked"), "what came later is known")
+        assert world.troubled("unstarted") == world.api.events == []
+
+
+async def test_the_proxy_of_a_held_pod_that_is_deleted_is_told_to_exit_and_no_other() -> None:
+    """It counts for no time that a payload waited for."""
+    async with cluster(limits=SLOW) as world:
+        freed = list[str]()
+
+        async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            freed.append(pod)
+            await proxy_quits(socket, namespace, pod)
+            ended = exited(0, at="2026-11-21T08:16:40Z")
+            killed = exited(137, at="2026-11-21T08:16:41Z")
+            await world.pod(pod, killed, ended, **fields(phase="Running", deleting=True))
+
+        answering(world, "503 Service Unavailable")
+        world.api.on_exec = free
+        await hold(world)
+        await world.pod("works", RUNNING, RUNNING, deleting=True)
+        await until(lambda: world.controller.known, "they are known")
+        assert freed == []
+        await hold(world, deleting=True)
+        await world.ended("exited")
+        assert freed == ["job"]
+        (event,) = await until(lambda: world.api.events, "the Event")
+        assert (event["reason"], event["note"].partition("; ")) == (
+            "ProxyQuit",
+            (LEFT, "; ", event["note"].partition("; ")[2]),
+        )
+        assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 0
+
+
+async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun() -> None:
+    """The kubelet reports no container before it has pulled the image of the last one."""
+    async with cluster(limits=SLOW) as world:
+        asked = answering(world, "200 OK")
+        await hold(world, deleting=True)
+        await until(lambda: len(asked) > 1, "it is asked again")
+        assert world.api.execs == []
+        answering(world, "503 Service Unavailable")
+        await until(lambda: world.api.execs, "the proxy is told to exit")
+
+
+async def test_a_dry_run_only_says_that_it_would_end_a_held_pod_that_is_deleted() -> None:
+    async with cluster(limits=SLOW, mode=QuitMode.DRY_RUN) as world:
+        await hold(world, deleting=True)
+        await until(lambda: world.reasons() == ["ProxyQuitDryRun"], "the Event")
+        assert world.told == []
+        assert [each.reason[: len(LEFT)] for each in world.troubled("would quit")] == [LEFT]
+
+
+async def test_a_held_pod_that_cannot_be_ended_is_told_with_both_reasons() -> None:
+    async with cluster(limits=SLOW) as world:
+        world.api.on_exec = world.api.on_forward = nobody_listens
+        await hold(world, deleting=True)
+        (stuck,) = await until(lambda: world.troubled("stuck"), "it is stuck")
+        assert stuck.code == "IA0119"
+        assert f"; {LEFT}: the hook of istio-proxy keeps it" in stuck.reason

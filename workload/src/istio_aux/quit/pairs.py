@@ -1,0 +1,62 @@
+"""Containers that wait for the proxy, which waits for them: what frees their pods.
+
+Of Katib's trials the metrics collector waits for the first process of every other container, also
+for pilot-agent, and needs the network afterwards (katib#1638, katib#2614). So nothing may be done
+about the pod: the collector must not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+from istio_aux.model.findings import Code
+from istio_aux.model.pod import PROXY, ContainerState, Pod
+from istio_aux.model.sidecars import ENDS_LAST
+
+KATIB_FIX = (
+    "Katib's metrics collector waits for istio-proxy: set waitAllProcesses: false "
+    "in ConfigMap katib-config, runtime.metricsCollectors, for new trials"
+)
+"""The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
+
+GCSFUSE_FIX = (
+    "the mounter of GCS FUSE waits for istio-proxy: set sidecars: gke-gcsfuse-sidecar=ignore, "
+    "as option or annotation istio-aux.io/sidecars"
+)
+"""For one whose image is not known, or where `sidecars` says so."""
+
+KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
+"""Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
+KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
+
+
+def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
+    """The training containers, and the collectors that wait for the proxy.
+
+    Only what Katib's webhook writes counts: other containers of these names are none of its
+    collectors. Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true
+    counts.
+    """
+    running = {name for name, state in pod.states.items() if state.running}
+    if pod.spec.share_process_namespace is not True or PROXY not in running:
+        return frozenset(), frozenset()
+    arguments = {container.name: container.args or () for container in pod.containers}
+    training = {n for n, words in arguments.items() if any(KATIB_MARK in word for word in words)}
+    waiting = {n for n, words in arguments.items() if ("-w", "false") not in pairwise(words)}
+    return frozenset(training), KATIB_COLLECTORS & waiting & running
+
+
+def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
+    """The payload, and the mounter, which ends after all containers that are no init containers."""
+    states = {each.name: pod.states.get(each.name, ContainerState()) for each in pod.containers}
+    running = {name for name, state in states.items() if state.running}
+    waits = ENDS_LAST & running if PROXY in running else frozenset[str]()
+    return frozenset({*states} - ENDS_LAST - {PROXY}), waits
+
+
+Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
+PAIRS: Mapping[Code, tuple[str, Waiting]] = {
+    Code.KATIB: (KATIB_FIX, _katib), Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse)
+}  # fmt: skip
+"""What frees the pod, and which containers have to end before which wait for the proxy alone."""
