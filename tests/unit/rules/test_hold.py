@@ -135,7 +135,7 @@ def test_the_proxy_of_a_deleted_pod_whose_payload_never_started_is_told_to_exit(
                 {"name": "main", "state": NEW, "restartCount": 1}]}, deleting=True), LEFT_ALONE),
         row("nothing is known of the payload", held(MISSING, deleting=True), LEFT_ALONE),
         row("the payload has no state", held(EMPTY, deleting=True), LEFT_ALONE),
-        row("no image, so no hook runs", held(waiting("ImagePullBackOff"), deleting=True), LEFT_ALONE),
+        row("no image: no hook", held(waiting("ImagePullBackOff"), deleting=True), LEFT_ALONE),
         row("the proxy has ended", held(proxy=exited(0), deleting=True), NOT_BEGUN),
         row("an init container runs", held(init={"istio-init": RUNNING}, deleting=True), NOT_BEGUN),
         row("nothing is known of an init container", held(init={}, deleting=True), NOT_BEGUN),

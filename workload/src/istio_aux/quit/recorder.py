@@ -15,7 +15,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
-from istio_aux.quit.rules import ANNOTATION, FINISHED, NOT_BEGUN, Way
+from istio_aux.quit.rules import ANNOTATION, ENDED_EARLY, FINISHED, Way
 from istio_aux.quit.state import Counted, PodState
 from istio_aux.quit.task import STUCK_AFTER, End, QuitOutcome, Task
 from istio_aux.telemetry import Recorder, Telemetry
@@ -183,7 +183,7 @@ class QuitRecorder(Recorder):
                 for resource, amount in kept.items():
                     self._kept_seconds.labels(resource).inc(amount * end.after_payload)
             kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
-            note = f"{FINISHED if task.begun else NOT_BEGUN}; {end}"
+            note = f"{FINISHED if task.begun else ENDED_EARLY}; {end}"
             self._event(state.key, kind, "ProxyQuit", note)
 
     def _event_once(

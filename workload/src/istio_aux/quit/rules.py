@@ -33,6 +33,7 @@ LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 """Nothing shows when that has ended: the kubelet writes the status next when the last container has
 (k8s@1.36 kubelet.go SyncTerminatingPod)."""
 NOT_BEGUN = "its payload has never started"
+ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
 ANNOTATION, NODE, FINALIZER = "annotation ", "node ", "finalizer "
 """Beginnings of what keeps a pod, if no container does: none has a name with a space."""
@@ -208,7 +209,7 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
     if facts.overrides.opt_out or facts.overrides.problems:
         return None
     port = facts.overrides.status_port
-    reason = f"the pod is being deleted, {NOT_BEGUN}, and the hook of {PROXY} keeps it"
+    reason = f"{ENDED_EARLY}: the hook of {PROXY} keeps it"
     return Quit(reason=reason, status_port=port, ways=ways_to(port), code=Code.HELD_BACK)
 
 

@@ -191,7 +191,7 @@ class PodState:
     def reason(self, scope: QuitScope) -> str:
         """The reason of the decision, and what is known beside the pod."""
         more = ("the proxy is not ready", scope.istiod) if self.unready else ()
-        return "; ".join(filter(None, (self.decision.reason, *more)))
+        return "; ".join(filter(None, (rules.lasting(self.decision), *more)))
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod, if anything is."""
@@ -205,7 +205,7 @@ class PodState:
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
             state = "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
             return state, TroubledPod(
-                *self.key, rules.lasting(decision), self.since, by=decision.blocked_by,
+                *self.key, reason, self.since, by=decision.blocked_by,
                 requests=self.requests, fix=decision.fix, lasting=lasting, code=code,
             )  # fmt: skip
         if isinstance(decision, Report):
