@@ -113,6 +113,7 @@ async def test_check_names_pods_that_failed_lately(ask: Ask) -> None:
     assert (note["result"], note["run"]) == ("note", "istio-aux audit")
     what = "1 pods: the payload succeeded, and its proxy failed the pod: training/backup-1"
     assert note["what"] == what
+    assert "there are none" in {it["what"] for it in found}, "pods that would be changed"
 
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded",

@@ -27,9 +27,9 @@ def failed(containers: dict[str, State] | None = None, **fields: Any) -> Pod:
     return job(DONE if containers is None else containers, phase="Failed", owner=OWNER, **fields)
 
 
-def init(code: int, name: str = "fetch", **fields: Any) -> Pod:
+def init(code: int, name: str = "fetch", kind: dict[str, str] | None = None, **fields: Any) -> Pod:
     """A pod with a classic sidecar whose init container ended."""
-    inits = [{"name": "istio-validation"}, {"name": name}]
+    inits = [{"name": "istio-validation"}, {"name": name, **(kind or {})}]
     states = {"istio-validation": exited(0), "fetch": exited(0), name: exited(code, "Error")}
     status = {"initContainerStatuses": statuses(states)}
     return failed({"main": None, "istio-proxy": None}, status=status,
@@ -93,6 +93,7 @@ def test_explain_says_how_its_mesh_failed_a_pod(pod: Pod, code: str, says: str) 
         pytest.param(job(DONE), id="it runs"),
         pytest.param(init(1, "istio-validation"), id="another exit of istio-validation"),
         pytest.param(init(0), id="init containers succeeded"),
+        pytest.param(init(1, kind={"restartPolicy": "Always"}), id="a native sidecar was killed"),
         pytest.param(again(137), id="the native proxy was killed"),
         pytest.param(again(at="2026-11-21T08:00:00Z"), id="it ended before the payload began"),
         pytest.param(again(main=exited(0)), id="the payload is finished"),
@@ -192,6 +193,21 @@ def test_a_payload_that_ends_its_classic_proxy_itself_has_lost_none(
     )
 
 
+def test_only_what_the_payload_says_in_bounds_and_while_it_runs_shows_that() -> None:
+    """All containers start again, the payload is finished, or it says too much."""
+    gone: dict[str, State] = {"main": EARLY, "istio-proxy": exited(0)}
+    restarting = [{"type": "AllContainersRestarting", "status": "True"}]
+    again = decide(job(gone, details=ITSELF, conditions=restarting))
+    assert "all containers are being restarted" in again.reason
+    ignored = {"istio-aux.io/sidecars": "dind=ignore"}
+    over = job({**gone, "main": exited(0), "dind": EARLY}, details=ITSELF, annotations=ignored)
+    assert decide(over).reason.startswith(
+        "every payload container is finished, and istio-proxy too"
+    )
+    much = {"main": {"args": ["quitquitquit" * 20_000]}}
+    assert isinstance(decide(job(gone, details=much)), Report)
+
+
 def condition(name: str, status: str = "True") -> dict[str, str]:
     return {
         "type": name, "status": status, "reason": "BackoffLimitExceeded",
@@ -221,4 +237,4 @@ def test_a_job_says_why_it_makes_no_pods(
     body = {"spec": spec, "status": {"conditions": conditions}}
     said = of_job(msgspec.convert(body, Job), KINDS[kind])
     assert said.startswith(says)
-    assert bool(said) is bool(says)
+    assert (bool(said), "suspended" in said) == (bool(says), "suspended" in says)
