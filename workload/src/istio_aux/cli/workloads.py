@@ -408,12 +408,20 @@ def _of_job(body: bytes, kind: ServedType) -> str:
     return ""
 
 
+_POD_OF_JOB = re.compile("(?:[0-9]{1,10}-)?[a-z0-9]{5}")  # Its name after that of the Job.
+
+
 async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]:
     """The last Event for each of `TELLING` about pods that a Job had, as their names show."""
-    pod, lines = re.compile(rf"{re.escape(job)}-(?:[0-9]+-)?[a-z0-9]{{5}}"), list[str]()
+    begin, lines = f"{job}-", list[str]()
     for reason in TELLING:
         found = await _events(client, namespace, f"involvedObject.kind=Pod,reason={reason}")
-        named = {at: it for at, it in found if pod.fullmatch(it.involved_object.name)}
+        named = {
+            at: it
+            for at, it in found
+            if (name := it.involved_object.name).startswith(begin)
+            and _POD_OF_JOB.fullmatch(name, len(begin))
+        }
         if named:
             last = named[at := max(named)]
             what = one_line(last.message, LONGEST_WHY)
