@@ -261,6 +261,43 @@ def test_any_other_pod_becomes_native(found: dict[str, Any]) -> None:
     assert planned(found, ON_REQUEST).writes == {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 
 
+def asks(name: str, memory: str | None = None, cpu: str | None = None) -> dict[str, Any]:
+    """A container by its name, which requests so much."""
+    requests = {"memory": memory, "cpu": cpu}
+    return {"name": name, "resources": {"requests": {k: v for k, v in requests.items() if v}}}
+
+
+# As their controllers write them: most of the work, and of the requests, is in init containers.
+BUILD = pod(
+    {"name": "completion"},
+    initContainers=[asks("prepare", "1Gi"), asks("analyze"), asks("build", "1Gi"), asks("export")],
+    restartPolicy="Never",
+)
+STEP = pod(
+    asks("wait", "32Mi", "10m"),
+    {"name": "main"},
+    initContainers=[asks("init", "32Mi", "10m"), asks("kfp-launcher", cpu="100m")],
+    restartPolicy="Never",
+)
+ROOM = Limit(
+    name="ResourceQuota kf-resource-quota",
+    most={"requests.cpu": quantity("4"), "requests.memory": quantity("8Gi")},
+)
+
+
+@pytest.mark.parametrize("limits", [(), (ROOM,)], ids=["no quota", "a quota"])
+@pytest.mark.parametrize("found", [BUILD, STEP], ids=["kpack", "Kubeflow Pipelines"])
+def test_builds_and_steps_of_pipelines_are_native_in_both_worlds(
+    found: dict[str, Any], limits: tuple[Limit, ...]
+) -> None:
+    """kpack#986, kubeflow/pipelines#12015: init containers that need the mesh are the rule."""
+    on_request, unasked = (
+        planned(found, msgspec.structs.replace(how, limits=limits)) for how in (ON_REQUEST, UNASKED)
+    )
+    assert (on_request.started_with, on_request.native) == ("native", True)
+    assert (unasked.ops, unasked.native) == ((), True)
+
+
 @pytest.mark.parametrize("restart", ["Never", "OnFailure", "Always"])
 @pytest.mark.parametrize("start", [None, "auto", "native"])
 def test_where_istio_makes_sidecars_native_unasked_the_start_of_a_pod_is_left_alone(
