@@ -63,7 +63,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 # The most lines of Python, 3 % above what there is. The goals are 56,000, 16,600 and 3,100.
 # CONTRIBUTING, "How much there is".
-MOST = {"tests": 67_500, "workload/src": 23_600, "src": 3_600}
+MOST = {"tests": 68_500, "workload/src": 24_000, "src": 3_600}
 
 
 def python(*folders: str) -> int:
