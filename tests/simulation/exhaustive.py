@@ -141,6 +141,7 @@ LIVES = (
     Life("another sidecar goes first", ("main", "sql", PROXY), deletes=False,
          policy=QuitPolicy(sidecars=sidecars.parse("sql=9091/quit"))),
     Life("a dry run", mode=QuitMode.DRY_RUN),
+    Life("a payload that is held", (PROXY, "main"), held=True),
 )  # fmt: skip
 
 ROLLINGS = (

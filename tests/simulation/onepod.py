@@ -21,18 +21,33 @@ from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult, How
 from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Quit
 from istio_aux.quit.state import PodState, QuitLimits, QuitScope
-from istio_aux.quit.task import Action, Delete, End, Look, QuitOutcome, Retry, Send, Sleep, Task
+from istio_aux.quit.task import (
+    Action,
+    Ask,
+    Delete,
+    End,
+    Look,
+    QuitOutcome,
+    Retry,
+    Send,
+    Sleep,
+    Task,
+)
 from msgspec import structs
 from unit.rules.pods import RUNNING, exited, job, waiting
 
+NEW = waiting("PodInitializing")
+OURS = {"lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
 KEY = Key("training", "job-x7k2p", "u-1")
 EPOCH = 1_800_000_000.0  # Seconds since 1970: after the end that every container reports.
-LIMITS = QuitLimits(lost_after=2.0, blocked_after=2.0)
+LIMITS = QuitLimits(lost_after=2.0, blocked_after=2.0, held_after=2.0)
 SHORT, LONG = 1.0, 40.0  # Seconds: less than a delay of `LIMITS`, and more than a watch may lag.
 RUNGS = 3  # Ways to tell a proxy to exit; after the last one the first follows.
 
 RUNS, WAITS, DONE, BROKEN = "runs", "waits for its next start", "exited 0", "exited 1"
+HELD = "is held"  # Its proxy runs, and the hook of that waits: the kubelet reports neither.
 
 
 class Life(NamedTuple):
@@ -49,6 +64,7 @@ class Life(NamedTuple):
     mode: QuitMode = QuitMode.ENABLED
     owner: tuple[str, str] | None = None  # apiVersion and kind of the controller.
     stops: bool = False  # Whether the process of the unit may get SIGTERM.
+    held: bool = False  # Whether its payload is held at first. Then its proxy comes first.
 
     @property
     def sidecars(self) -> frozenset[str]:
@@ -64,6 +80,10 @@ class Truth(NamedTuple):
     starts: int  # How many more times a container that failed is started again.
     leaving: str = ""  # The sidecar that was told to exit, and takes its time.
     version: int = 1  # Counts the changes.
+
+    @property
+    def held(self) -> bool:
+        return HELD in self.containers
 
 
 class Violation(Exception):  # noqa: N818  (it is what the search looks for)
@@ -137,7 +157,8 @@ def _twin(original: Any) -> Any:
 
 def begin(life: Life) -> World:
     """Everything runs, and the unit has seen nothing yet."""
-    truth = Truth((RUNS,) * len(life.containers), "yes", life.restarts)
+    first = [HELD if life.held and name != PROXY else RUNS for name in life.containers]
+    truth = Truth((*first,), "yes", life.restarts)
     return World(life, truth, (truth,))
 
 
@@ -163,10 +184,12 @@ def watched(life: Life, truth: Truth) -> bool:
 def report(life: Life, truth: Truth) -> PodFacts:
     """What the product reads of the pod as the API server has it, if it exists."""
     states = {RUNS: RUNNING, WAITS: waiting("CrashLoopBackOff"), DONE: exited(0), BROKEN: exited(1)}
+    shown = {n: states.get(s, NEW) for n, s in zip(life.containers, truth.containers, strict=True)}
     pod = job(
-        {n: states[s] for n, s in zip(life.containers, truth.containers, strict=True)},
+        dict.fromkeys(shown, NEW) if truth.held else shown,
         restart=life.restart, owner=life.owner, deleting=truth.there == "deleting",
-        phase="Running" if watched(life, truth) else "Succeeded",
+        phase="Pending" if truth.held else "Running" if watched(life, truth) else "Succeeded",
+        details={PROXY: OURS} if life.held else {},
     )  # fmt: skip
     metadata = structs.replace(pod.metadata, resource_version=str(truth.version))
     return PodFacts(structs.replace(pod, metadata=metadata), life.policy)
@@ -181,6 +204,8 @@ def happens(world: World) -> Iterator[Step]:
         yield from lives(world, name, state)
     if not world.leading and not needs_proxy(life, truth) and world.runs(PROXY):
         yield changed(world, "another unit makes the proxy exit", (PROXY, DONE))
+    if truth.there == "deleting" and truth.held:
+        return  # kubernetes#116032
     if truth.there == "deleting":
         yield changed(world, "the pod is gone", there="gone")._replace(fair=True)
         yield changed(world, "another pod gets its name", there="replaced")
@@ -198,6 +223,10 @@ def lives(world: World, name: str, state: str) -> Iterator[Step]:
         if life.restart == "Never" or truth.starts:
             left = max(0, truth.starts - 1)
             yield changed(world, f"{name} exits with 1", (name, BROKEN), starts=left)
+    elif state == HELD:
+        gives_up = not world.runs(PROXY)
+        after = "its proxy has ended" if gives_up else "its proxy is ready"
+        yield changed(world, f"{name} starts, as {after}", (name, RUNS))._replace(fair=gives_up)
     elif state == BROKEN and not over(life, truth, name):
         yield changed(world, f"{name} waits", (name, WAITS))
     elif state == WAITS:
@@ -226,6 +255,8 @@ def delivered(world: World, truth: Truth, rest: tuple[Truth, ...]) -> World:
         state = after.pod = after.pod or PodState(KEY)
         state.left = False
         state.decide_on(report(world.life, truth), after.scope, at(after.now))
+        due = state.decision.blocked_by or isinstance(state.decision, Quit)
+        state.left = truth.held and not due
     return steered(after)
 
 
@@ -276,7 +307,10 @@ def acts(world: World) -> Iterator[Step]:
             exists = truth.there in {"yes", "deleting"}
             found = report(world.life, truth) if exists else None
             decided = task.looked(found, after.scope, at(after.now))
-            yield Step("the unit reads the pod", followed(after, decided, truth), True)
+            if isinstance(decided, Ask):
+                yield from asks(after, truth)
+            else:
+                yield Step("the unit reads the pod", followed(after, decided, truth), True)
             yield failing(world, "the API server does not answer", counts=False)
             yield failing(world, "the pod cannot be read", counts=True)
         case Send():
@@ -285,6 +319,14 @@ def acts(world: World) -> Iterator[Step]:
             yield from deletes(world, action)
         case _:
             raise AssertionError(action)
+
+
+def asks(world: World, truth: Truth) -> Iterator[Step]:
+    """A proxy says that it is not ready, or nothing, or that it is: an image may be pulled."""
+    for ready in (False, None, True):
+        after, task = task_of(world.copy())
+        decided = task.asked(ready, after.scope)
+        yield Step(f"is the proxy ready: {ready}", followed(after, decided, truth), ready is False)
 
 
 def failing(world: World, what: str, *, counts: bool, reading: bool = True) -> Step:
@@ -390,14 +432,15 @@ def permitted(world: World) -> None:
         or life.mode is not QuitMode.ENABLED
     ):
         raise Violation("it acts although this process must not")
-    if truth.there != "yes":
+    never_started = truth.there == "deleting" and truth.held
+    if truth.there != "yes" and not never_started:
         raise Violation(f"it acts on a pod that is {truth.there}")
     if isinstance(action, Delete):
         if life.policy.dead_proxy is not DeadProxy.DELETE or not over(life, truth, PROXY):
             raise Violation("it deletes a pod whose proxy may run")
         if action.version != str(truth.version):
             raise Violation("it deletes another version than it has read")
-    elif needs_proxy(life, truth):
+    elif needs_proxy(life, truth) and not never_started:
         raise Violation("it tells the proxy to exit, and the payload needs it")
 
 
@@ -417,7 +460,11 @@ def settled(world: World) -> None:
     if not watched(life, truth):
         if pod is not None:
             raise Violation("it remembers a pod that is gone")
-    elif world.stopping or life.mode is not QuitMode.ENABLED or truth.there != "yes":
+    elif world.stopping or life.mode is not QuitMode.ENABLED:
+        return
+    elif truth.there == "deleting" and truth.held:
+        raise Violation("a pod whose payload has never started is deleted, and stays")
+    elif truth.there != "yes":
         return
     elif not needs_proxy(life, truth) and any(map(world.runs, life.sidecars)):
         raise Violation("the payload is finished, and a sidecar runs on")

@@ -11,7 +11,10 @@ from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
+from istio_aux.quit import rules as quit_rules
 from istio_aux.quit import task as quit_task
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Action
 from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome, Task
 from istio_aux.repair import rollout
@@ -23,6 +26,7 @@ from simulation.onepod import Life, report
 BY_NAME = {life.name: life for life in (*LIVES, *ROLLINGS)}
 ENDS = "a payload that ends"
 FAILS = "a payload that is started again after a failure"
+HELD = "a payload that is held"
 DELETED = "a proxy that crashes, and its pod is deleted"
 DIES = "a ReplicaSet, and a unit dies"
 NUMBERED = "a StatefulSet, and a unit dies"
@@ -47,7 +51,8 @@ def test_no_order_of_events_breaks_a_promise(life: str) -> None:
     assert found.states > 1000
 
 
-# Together they lead to every row of the table but two, which `test_quit_state` has.
+# Together they lead to every row of the table but two, which `test_quit_state` has, and those of a
+# pod that is held, which `test_quit_held` has.
 SMALL = (
     Life("a grace period", deletes=False, policy=QuitPolicy(grace=2.0)),
     Life("two payload containers", ("main", "logger", PROXY), deletes=False),
@@ -58,11 +63,12 @@ SMALL = (
     Life("a pod that is deleted", crashes=True, deletes=False, owner=("batch/v1", "Job"),
          policy=QuitPolicy(dead_proxy=DeadProxy.DELETE)),
 )  # fmt: skip
-ELSEWHERE = {("no", "looked", "Retry"), ("yes", "looked", "End(GONE)")}
+ASKED = {("no", "asked", what) for what in ("End(BLOCKED)", "End", "Retry", "Send")}
+ELSEWHERE = {("no", "looked", "Retry"), ("yes", "looked", "End(GONE)"), ("no", "looked", "Ask")}
 
 
 def test_the_table_of_a_task_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened = {*ELSEWHERE}
+    happened = ELSEWHERE | ASKED
     row = re.compile(r" +(no|yes) +(`.*)  (\w+(?:\(\w+\))?)")
     rows = filter(None, map(row.fullmatch, (quit_task.__doc__ or "").splitlines()))
     table = {
@@ -114,7 +120,16 @@ def replaces_at_once(found: Rollout, *rest: Any) -> rollout.Step | None:
 
 NEXT, RECALLED = rollout.next_step, rollout.recalled
 AWAKE, DELETE = Task.awake, quit_task.Delete
+def ends_no_held_pod(facts: PodFacts) -> Action | None:
+    return None if facts.pod.metadata.deletion_timestamp else HOLDS(facts)
+
+
+HOLDS = quit_rules._held
 DEFECTS = [
+    pytest.param(
+        HELD, "quit.rules._held", ends_no_held_pod,
+        "a pod whose payload has never started is deleted, and stays", id="a held pod is left",
+    ),
     pytest.param(
         FAILS, "model.kubelet.should_restart", never_started_again,
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
