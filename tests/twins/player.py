@@ -37,7 +37,7 @@ QUIET = 75.0
 """Seconds without a change, after which what runs hangs: more than `judge.HANGS`."""
 SETTLED = 10.0
 """The same where no Job can be found worse off by waiting."""
-LONGEST = 300.0
+LONGEST = 420.0
 """Seconds for which a batch is watched, whatever still changes in it."""
 KILLED, BACK = 6.0, 25.0
 """Seconds after the pods' start when the workload is killed, and when it is started again."""

@@ -91,6 +91,7 @@ COMPLETE = Half("Complete", 20, reached=frozenset({"fetch", "main"}), runs={"fet
                 succeeded=frozenset({"fetch", "main"}))  # fmt: skip
 FAILED = Half("Failed: BackoffLimitExceeded", 30, failures=4, runs={"fetch": 4})
 HANGS = Half("", 300, reached=frozenset({"main"}), runs={"main": 1})
+IDLE = Half("", 300)
 REFUSED = Half("", 300, refused="exceeded quota")
 
 
@@ -110,7 +111,11 @@ def but(of: Half, **changed: Any) -> Half:
         (REFUSED, HANGS, {"admitted", "reaches"}),
         (FAILED, COMPLETE, {"completes", "reaches", "runs", "failures"}),
         (HANGS, COMPLETE, {"completes", "reaches", "time"}),
-        (HANGS, FAILED, {"time"}),
+        (IDLE, FAILED, {"time"}),
+        # Its twin has failed before what it waits for.
+        (HANGS, FAILED, set()),
+        (but(IDLE, succeeded=frozenset({"fetch"})), FAILED, set()),
+        (but(FAILED, seconds=300), FAILED, set()),
         (but(COMPLETE, reached=frozenset({"main"})), COMPLETE, {"reaches"}),
         (but(COMPLETE, runs={"fetch": 1, "main": 2}), COMPLETE, {"runs"}),
         (but(COMPLETE, failures=1), COMPLETE, {"failures"}),
@@ -153,9 +158,9 @@ def test_a_pair_is_better_if_only_its_twin_has_lost_something(
     ("plays", "worse", "text"),
     [
         ([(COMPLETE, COMPLETE)] * 5, False, "worse off in 5 plays, with and without: none"),
-        ([(HANGS, FAILED)] * 5, True, "time 5:0"),
-        ([(HANGS, FAILED), (FAILED, HANGS)], False, "time 1:1"),
-        ([(HANGS, FAILED), (HANGS, FAILED), (FAILED, HANGS)], True, "time 2:1"),
+        ([(IDLE, FAILED)] * 5, True, "time 5:0"),
+        ([(IDLE, FAILED), (FAILED, IDLE)], False, "time 1:1"),
+        ([(IDLE, FAILED), (IDLE, FAILED), (FAILED, IDLE)], True, "time 2:1"),
         # More often in one way is worse, although its twin lost as often in another one.
         ([(FAILED, REFUSED), (FAILED, COMPLETE)], True, "completes 1:0"),
     ],
