@@ -309,7 +309,7 @@ def _on_request(
     if asked and (due or how.capability.can):
         reason = f'annotation {NATIVE_SIDECAR}: "true" is already there'
         return _Order(reason, native=True, warnings=warnings)
-    return _hold(pod, merge, warnings=warnings)
+    return _hold(pod, merge, warnings=warnings)._replace(native=asked)
 
 
 def _unasked(
