@@ -140,7 +140,7 @@ def test_it_is_alive_but_not_ready_until_the_api_server_answers(
         server.start()
     assert code == 503
     assert [line.split(":")[0] for line in missing.splitlines()] == [
-        "namespaces", "order", "pods",
+        "namespaces", "order", "pods", "limitranges", "resourcequotas",
     ]  # fmt: skip
     cluster.await_api()
     mortal.await_ready()

@@ -120,6 +120,8 @@ def replaces_at_once(found: Rollout, *rest: Any) -> rollout.Step | None:
 
 NEXT, RECALLED = rollout.next_step, rollout.recalled
 AWAKE, DELETE = Task.awake, quit_task.Delete
+
+
 def ends_no_held_pod(facts: PodFacts) -> Action | None:
     return None if facts.pod.metadata.deletion_timestamp else HOLDS(facts)
 

@@ -251,7 +251,7 @@ async def test_namespaces_that_refuse_pods_hide_no_injector() -> None:
         await told(watcher, State.LIVE)
         asked = [pod["metadata"]["namespace"] for pod in api.dry_runs]
         assert [*dict.fromkeys(asked)] == [*REFUSALS, "team"]
-        assert asked.count("b-full") == 2, "also for a classic sidecar"
+        assert asked.count("b-full") == 3, "also for a native and for a classic sidecar"
         await until(lambda: len(api.dry_runs) > len(asked) + 1, "it is asked again")
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs[len(asked) :]} == {"team"}
 

@@ -236,11 +236,12 @@ async def _asked(client: Client, question: Question, refusals: dict[str, str]) -
         refusals[name] = found.why
         return None
 
-    found = await tried()
+    # At once: whatever makes a dry run slow would count twice against the deadline.
+    found, other = await asyncio.gather(tried(), tried(native=True))
     if found and (not found.injected or found.native == probe_rules.UNASKED):
         return found
-    # It is classic, or the pod is refused, perhaps because its sidecar is native.
-    other = await tried(native=found is not None)
+    if found is None:  # Perhaps because its sidecar is native.
+        other = await tried(native=False)
     if found and other and other.injected:
         return other
     if not (usual := found or other) or not usual.injected:

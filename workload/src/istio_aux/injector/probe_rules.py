@@ -3,11 +3,10 @@
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-The first one leaves it to Istio whether the sidecar is native. If it is a classic one, a second pod
-asks for a native one: Istio 1.24 to 1.28 makes one only on request if a kubelet is older than 1.33.
-Where the first is refused, another one asks for a classic sidecar: an objection of a later webhook
-to native sidecars says nothing about the injector. Kubelets run native sidecars from 1.29 on
-(KEP-753).
+One pod leaves it to Istio whether the sidecar is native, and one asks for a native one: Istio 1.24
+to 1.28 makes one only on request if a kubelet is older than 1.33. Where the first is refused, a
+third one asks for a classic sidecar: an objection of a later webhook to native sidecars says
+nothing about the injector. Kubelets run native sidecars from 1.29 on (KEP-753).
 """
 
 from __future__ import annotations
