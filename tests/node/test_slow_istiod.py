@@ -35,6 +35,7 @@ WAITING: dict[str, Any] = {
 SOON = 15.0  # Seconds. Measured: 2.
 INJECTED = {key: SELECTED[key] for key in SELECTED if key == "istio-injection"}
 JOBS = 30
+AGE = 60.0  # Seconds after which a held pod is told.
 
 
 @contextmanager
@@ -183,3 +184,7 @@ def test_held_jobs_outlive_an_istiod_that_is_away(
         finally:
             for name, namespace in names.items():
                 print(told(f"away {seconds} s, {name}", payloads(client, namespace, back)))
+        events = client.list(Event, namespace=ours, fields={"reason": "PodNotStarted"})
+        notes = [event.message or "" for event in events]
+        assert notes or seconds < AGE
+        assert all(note.startswith("IA0119: the payload waits for") for note in notes), notes
