@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.cli import cluster
 from unit.apiserver import ApiServer
 from unit.rules.pods import State, exited
 from unit.rules.test_hold import NEW
@@ -60,6 +61,18 @@ async def test_a_held_payload_is_a_finding_if_its_proxy_says_that_it_is_not_read
     assert says in explained.out
     finding = [(each.state, each.code, each.reason) for each in found.findings]
     assert finding == ([("unstarted", "IA0119", says)] if word == "UNSTARTED" else [])
+
+
+async def test_of_many_held_pods_the_first_are_asked_and_nothing_is_said_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "ASKED", 2)
+    async with ApiServer() as api:
+        held(api, "503 Service Unavailable")
+        for number in range(3):
+            await put_pod(api, f"job-{number}", {"istio-proxy": NEW, "main": NEW}, **fields())
+        found = await audited(api)
+    assert len(found.findings) == len(api.forwards) == 2
 
 
 async def test_a_held_pod_that_is_deleted_does_not_need_its_proxy(ask: Any) -> None:

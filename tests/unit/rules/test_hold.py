@@ -86,12 +86,14 @@ def test_a_payload_that_is_held_says_since_when_and_until_when_at_most() -> None
     assert decision.reason == f"the payload waits for istio-proxy {until}"
 
 
-@pytest.mark.parametrize(("seconds", "by"), [(59, ()), (60, ("istio-proxy",))])
+@pytest.mark.parametrize(("seconds", "by"), [(None, ()), (59, ()), (60, ("istio-proxy",))])
 def test_a_payload_that_is_held_for_a_moment_is_no_finding(
-    seconds: float, by: tuple[str, ...]
+    seconds: float | None, by: tuple[str, ...]
 ) -> None:
+    """Nor in a file: a status alone does not show whether an image is pulled."""
     begin = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
-    decision = judged(held(), moment(begin, seconds)).decision
+    now = None if seconds is None else moment(begin, seconds)
+    decision = judged(held(), now).decision
     assert (blockers(decision), bool(decision.code)) == (by, bool(by))
 
 

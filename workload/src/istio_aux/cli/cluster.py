@@ -20,7 +20,6 @@ from istio_aux.cli.installation import (
 )
 from istio_aux.cli.page import page
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import away, survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
@@ -36,20 +35,19 @@ from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Moment
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import QuitLimits
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, Report, decide_once
-from istio_aux.repair.ambient import ask
+from istio_aux.repair.ambient import DEADLINE, ask
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import ReportUnmeshed
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
-ASKED = 100  # Pods that `audit` asks whether an ambient mesh has them.
+ASKED = 100  # Pods that `audit` asks whether an ambient mesh has them, or why they are held.
 HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
@@ -104,7 +102,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     and what cannot be read, is one line on stderr.
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
-    gaps = list[str]()
+    gaps, holds = list[str](), _Holds(client)
     found, mesh, held, now = await find(client, request.config), None, None, client.clock()
     unsure = found.problems and Code.SETTINGS not in request.ignore
     status, each, told = FAILED if unsure else 0, None, list[str]()
@@ -125,10 +123,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
         counted = native and owner and owner.uid in jobs
         notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counted else []
         meshed = None
-        if judged.decision.stage == "held":
-            mesh = mesh or (await survey(client))[0]
-            judged = await _ready(client, judged, mesh)
-        judged = await _hook_failed(client, judged)
+        judged = await _hook_failed(client, await holds.judge(judged))
         if not each.names_proxy:
             mesh = mesh or (await survey(client))[0]
             meshed, _ = report.outside(each, known[where], judged, mesh.expected)
@@ -239,7 +234,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     """
     findings, now, owners, pods = list[report.Finding](), client.clock(), set[str](), 0
     unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
-    asked = 0
+    asked, holds = 0, _Holds(client)
     selects, where = request.selectors is not None, request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
     if selects and not labels:
@@ -260,10 +255,7 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
         kubelet = await kubelet_of(client, pod, kubelets)
-        judged = found.judge(pod, its_labels, now, kubelet=kubelet)
-        if judged.decision.stage == "held" and asked < ASKED:
-            asked += 1
-            judged = await _ready(client, judged, mesh)
+        judged = await holds.judge(found.judge(pod, its_labels, now, kubelet=kubelet))
         outcome = report.audit(pod, its_labels, judged, mesh.expected)
         if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
             asked += 1
@@ -307,22 +299,34 @@ def _failed(pod: Pod, judged: Judgement, now: Moment) -> report.Finding | None:
     )  # fmt: skip
 
 
-async def _ready(client: Client, judged: Judgement, mesh: ControlPlanes) -> Judgement:
-    """Ask the proxy of a pod that is held for long whether it is ready: its status cannot say that.
+class _Holds:
+    """Pods that are held for long, as far as their status shows: their proxies are asked.
 
-    The image of the payload may be on its way instead. Only a proxy that is not ready is a finding.
+    The image of the payload may be on its way instead. Only a proxy that says that it is not ready
+    makes a finding.
     """
-    decision = judged.decision
-    if not decision.blocked_by:
-        return judged
-    ready = await is_ready(client, judged.facts.pod.metadata.key, QuitLimits().deadline)
-    if ready is False:
-        more = filter(None, ["the proxy is not ready", await away(client, mesh)])
-    else:
-        more = ["the proxy is ready" if ready else "not known whether the proxy is ready"]
-        decision = structs.replace(decision, blocked_by=(), code=None)
-    decision = structs.replace(decision, reason="; ".join((decision.reason, *more)))
-    return judged._replace(decision=decision, reason=decision.reason)
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._asked = client, 0
+        self._istiod: str | None = None
+
+    async def judge(self, judged: Judgement) -> Judgement:
+        """Judge a pod again by what its proxy says, if it is held and not too many were asked."""
+        decision, ready = judged.decision, None
+        if decision.stage != "held" or not decision.blocked_by:
+            return judged
+        if self._asked < ASKED:
+            self._asked += 1
+            ready = await is_ready(self._client, judged.facts.pod.metadata.key, DEADLINE)
+        if ready is False:
+            if self._istiod is None:
+                self._istiod = await away(self._client, (await survey(self._client))[0])
+            more = filter(None, ["the proxy is not ready", self._istiod])
+        else:
+            more = ["the proxy is ready" if ready else "not known whether the proxy is ready"]
+            decision = structs.replace(decision, blocked_by=(), code=None)
+        reason = "; ".join((decision.reason, *more))
+        return judged._replace(decision=structs.replace(decision, reason=reason), reason=reason)
 
 
 async def _hook_failed(client: Client, judged: Judgement) -> Judgement:

@@ -165,7 +165,9 @@ def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     decision, since, least = decide(facts, now), facts.held_since, QuitLimits().blocked_after
     if decision.stage == "deleted":
         since, least = facts.gone_by, TERMINATING_FOR
-    lasts = now.wall - since.timestamp() >= least if now and since else True
+    lasts = decision.stage != "held"  # Only the proxy of a pod that is there can say why.
+    if now and since:
+        lasts = now.wall - since.timestamp() >= least
     if decision.stage == "deleted" and now is None:  # A file may be from the grace period.
         lasts = not facts.not_ended
     if decision.stage == "blocked" or lasts:
