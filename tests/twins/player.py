@@ -338,7 +338,8 @@ class _Batch:
         for namespace in {each for place in self.places for each in place.namespaces}:
             for event in self.client.list(Event, namespace=namespace):
                 if event.reason == "FailedCreate":
-                    found[namespace, event.involvedObject.name or ""] = event.message or ""
+                    why = (event.message or "").removeprefix("(combined from similar events): ")
+                    found[namespace, event.involvedObject.name or ""] = why
         return found
 
     def _filled(self, pair: Pair, document: Document, namespace: str) -> Document:
