@@ -61,6 +61,6 @@ EVENTS = Difference(
     "right of ClusterRole edit to write Events of events.k8s.io",
     35,
     "quit by a person writes none",
-    "cluster/test_commands.py",
+    "cluster/test_free_my_job.py",
 )
 DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, RESTART_ALL, WEBSOCKETS)
