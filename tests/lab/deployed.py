@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from istio_aux.model.annotations import STARTED_WITH
 from lightkube import ApiError, Client
 from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
@@ -60,10 +61,10 @@ def await_root(client: Client, namespace: str) -> None:
 
 
 def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = SELECTED) -> None:
-    """Select a namespace; return when its pods are injected by Istio and held by the charm."""
+    """Select a namespace; return when its pods are injected by Istio and started by the charm."""
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     await_root(client, namespace)
-    await_marks(client, namespace, PROXY, "holdApplicationUntilProxyStarts")
+    await_marks(client, namespace, PROXY, STARTED_WITH)
 
 
 def await_marks(client: Client, namespace: str, *marks: str, probe: Workload = PROBE) -> None:
