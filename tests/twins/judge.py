@@ -100,8 +100,10 @@ def losses(mine: Half, other: Half) -> dict[Rule, str]:
     fair = bool(other.end) and (other.complete or not mine.complete)
     if fair and mine.failures > other.failures:
         found["failures"] = f"counts {mine.failures} failures, not {other.failures}"
-    # A Job that fails later has not hung, nor has one that got farther than one that failed.
-    farther = mine.reached - other.reached or mine.succeeded - other.succeeded
+    # A Job that fails later has not hung. Nor has one that got farther than one that failed, or
+    # whose containers have all succeeded: who turns quit off knows that its proxy runs on.
+    done = bool(mine.runs) and {*mine.runs, *other.runs} <= mine.succeeded
+    farther = done or mine.reached - other.reached or mine.succeeded - other.succeeded
     hangs = other.complete or not (mine.end or farther)
     if other.end and hangs and (later := mine.seconds - other.seconds) >= HANGS:
         found["time"] = f"{'ends' if mine.end else 'hangs'} {later:.0f} s longer"

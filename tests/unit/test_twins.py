@@ -92,6 +92,9 @@ COMPLETE = Half("Complete", 20, reached=frozenset({"fetch", "main"}), runs={"fet
 FAILED = Half("Failed: BackoffLimitExceeded", 30, failures=4, runs={"fetch": 4})
 HANGS = Half("", 300, reached=frozenset({"main"}), runs={"main": 1})
 IDLE = Half("", 300)
+DONE = Half("", 300, runs={"main": 1}, succeeded=frozenset({"main"}))
+TRIED = Half("Failed: BackoffLimitExceeded", 30, failures=4, runs={"fetch": 1, "main": 4},
+             succeeded=frozenset({"fetch"}))  # fmt: skip
 REFUSED = Half("", 300, refused="exceeded quota")
 
 
@@ -116,6 +119,10 @@ def but(of: Half, **changed: Any) -> Half:
         (HANGS, FAILED, set()),
         (but(IDLE, succeeded=frozenset({"fetch"})), FAILED, set()),
         (but(FAILED, seconds=300), FAILED, set()),
+        # Both have succeeded in the end, one of them too late for its Job.
+        (DONE, but(FAILED, runs={"main": 4}, succeeded=frozenset({"main"})), set()),
+        # Its next container never starts.
+        (but(DONE, runs={"fetch": 1}, succeeded=frozenset({"fetch"})), TRIED, {"time"}),
         (but(COMPLETE, reached=frozenset({"main"})), COMPLETE, {"reaches"}),
         (but(COMPLETE, runs={"fetch": 1, "main": 2}), COMPLETE, {"runs"}),
         (but(COMPLETE, failures=1), COMPLETE, {"failures"}),
