@@ -115,7 +115,8 @@ _NAMES = frozenset({*COUNTED, *(f"{kind}.{name}" for kind in _KINDS for name in 
 
 
 def _read(given: _Given | None) -> dict[str, int]:
-    return {name: quantity(str(given[name])) for name in sorted(_NAMES & (given or {}).keys())}  # type: ignore[index]
+    given = given or {}
+    return {name: quantity(str(given[name])) for name in sorted(_NAMES & given.keys())}
 
 
 class Limits:

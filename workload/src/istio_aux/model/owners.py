@@ -50,7 +50,8 @@ EACH_ITS_OWN = frozenset(
     }
 )
 
-_SCHEDULED, _YEAR = re.compile(r"(.+)-([0-9]{8,10})"), 366 * 86400
+_SCHEDULED = re.compile(r"(.+)-([0-9]{8,10})")
+_YEAR = 366 * 86400  # Seconds.
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
 
