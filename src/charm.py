@@ -165,12 +165,8 @@ class IstioAuxCharm(ops.CharmBase):
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return
-        stop = partial(workload.stop, self._container)
-        resume = partial(
-            workload.resume_jobs, self._container, partial(status.tell_leaving, self.unit)
-        )
         with cluster.connect(self.kubernetes_transport) as client:
-            left = objects.remove(client, self.app.name, stop=stop, resume=resume)
+            left = objects.remove(client, self.app.name)
         # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
         self._stored.removed = bool(self._stored.removed or not left)
         self._left = [] if self._stored.removed else left

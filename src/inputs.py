@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import ops
-from istio_aux.model.policy import RacePolicy
 
 import certificates
 import cluster
@@ -27,7 +26,7 @@ _LAST_GOOD: Final = "last-good-options"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The last five come from the cluster, for the leader."""
+    """The facts on which the charm decides. The last four come from the cluster, for the leader."""
 
     app: str
     model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
@@ -43,7 +42,6 @@ class Inputs:
     ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
     revisions: tuple[str, ...] = ()
     namespaces: tuple[Found, ...] = ()
-    jobs_suspended: bool = False  # A Job is suspended, and race-policy is not `restart-jobs`.
     has_webhook: bool = False  # The MutatingWebhookConfiguration exists.
     dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
 
@@ -81,9 +79,7 @@ class Inputs:
             deletes=self.config.dead_proxy == "delete",
             inject=self.applications(),
             inject_namespaces=self.config.namespaces,
-            repairs=RacePolicy(self.config.race_policy).restarts,
-            # The workload must be able to resume what it suspended under earlier options.
-            repairs_jobs=self.config.race_policy == RacePolicy.RESTART_JOBS or self.jobs_suspended,
+            repairs=self.config.race_policy == "restart",
             revisions=self.revisions,
             dry_runs=self.dry_runs,
             owner=next((each.uid for each in self.namespaces if each.name == self.model), ""),

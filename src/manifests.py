@@ -19,7 +19,6 @@ from istio_aux.model import election, names
 from istio_aux.model.annotations import INJECT, MIRROR
 from istio_aux.model.applications import EVERY
 from istio_aux.model.applications import LABEL as APPLICATION
-from istio_aux.model.owners import KINDS, resources_by_group
 from istio_aux.model.pod import PROXY
 from lightkube import codecs
 from lightkube.codecs import AnyResource
@@ -38,7 +37,6 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "checkpoint_size": election.LONGEST,
     "controller": names.EVENT_CONTROLLER,
     "event_actions": names.EVENT_ACTIONS,
-    "event_kinds": ("Pod", *KINDS),
     "event_reasons": names.EVENT_REASONS,
     "lease_life": int(election.HONOURED),
     "never_injected": names.IGNORED,
@@ -46,8 +44,6 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "quit_commands": QUIT_COMMANDS,
     "longest_settings": names.LONGEST_SETTINGS,
     "settings_key": names.SETTINGS,
-    "suspended": names.SUSPENDED,
-    "suspended_kinds": resources_by_group(),
     "webhook_port": names.WEBHOOK_PORT,
     "webhook_timeout": 3,
 }
@@ -92,7 +88,6 @@ class Values:
     # It may create pods as a dry run: ValidatingAdmissionPolicies refuse all other creations.
     dry_runs: bool = True
     repairs: bool = False  # It may evict pods without a sidecar.
-    repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
     ambient: bool = False  # An ambient mesh is related.
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])  # All of the workload's.
@@ -118,8 +113,7 @@ def render_access(values: Values) -> list[AnyResource]:
 
     In this order, no right exists before the policy that narrows it.
     """
-    jobs = ["jobs"] if values.repairs_jobs else []
-    return _render(values, "account", "policy", "records", *jobs, "access")
+    return _render(values, "account", "policy", "records", "access")
 
 
 def render_webhook(values: Values) -> list[AnyResource]:

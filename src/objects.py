@@ -12,18 +12,15 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any, Final
 
-from istio_aux.model import owners
 from istio_aux.model.annotations import DATAPLANE, INJECTION
-from istio_aux.model.names import SUSPENDED, SUSPENDED_FOR, WEBHOOK_PORT
+from istio_aux.model.names import WEBHOOK_PORT
 from istio_aux.model.webhooks import REVISION
 from lightkube import Client
-from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
-from lightkube.types import PatchType
 
 import cluster
 import manifests
@@ -39,12 +36,6 @@ INJECTED_BY: Final = "istio-aux.io/injection"
 
 # Seconds until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
 WEBHOOK_GONE: Final = 1.0
-# The kinds of Job that the workload can suspend.
-_JOBS: Final[dict[str, type[Any]]] = {
-    kind: create_namespaced_resource(group, version, kind, owners.resource(kind))
-    for kind, api in owners.KINDS.items()
-    for group, _, version in [api.version.partition("/")]
-}
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +55,11 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     labels = manifests.labels(inputs.app, inputs.model)
     policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
-    values, unread = inputs.values(), list[str]()
-    suspended = _suspended(client, unread) if values and not values.repairs_jobs else ()
-    may_resume = any(each.name.endswith("-jobs") for each in policies or ())
     return dataclasses.replace(
         inputs,
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         dry_runs=policies is not None,
-        # Unknown is not resumed.
-        jobs_suspended=bool(suspended or (unread and may_resume)),
     )
 
 
@@ -222,13 +208,10 @@ def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> No
     logger.info("Namespace %s: label %s %s", namespace.name, INJECTION, done)
 
 
-def remove(
-    client: Client, app: str, *, stop: Callable[[], None], resume: Callable[[], None]
-) -> list[str]:
-    """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
+def remove(client: Client, app: str) -> list[str]:
+    """Delete what the application owns, and revert its labels.
 
-    This may fail and begin again at any point. `resume` has the workload resume Jobs, each when its
-    pods are gone.
+    This may fail and begin again at any point.
 
     Returns:
         Kinds of objects that it leaves, because the API server does not let it see or delete them.
@@ -238,21 +221,11 @@ def remove(
     if _delete(client, app, model, cluster.OWNED[:1], []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(WEBHOOK_GONE)
-    # It suspends no more Jobs, and still has the right to resume them.
-    stop()
-    unread = list[str]()
-    if _suspended(client, unread) or unread:
-        resume()
     # The workload's account loses its roles, then the policies that narrow them go.
     _delete(client, app, model, cluster.OWNED, left)
     # The workload created it, without labels, and can no longer create another.
     with cluster.tolerating_refusals(left, "Lease"), attempt("Lease"):
         client.delete(Lease, app, namespace=model)
-    # Those that the workload could not resume, or another unit's has suspended meanwhile.
-    unread.clear()
-    for kind, job in _suspended(client, unread):
-        _resume(client, kind, job)
-    left += (f"suspended {kind}s" for kind in unread)
     with cluster.tolerating_refusals(left, "the labels of namespaces"):
         for namespace in cluster.listed(client, Namespace):
             if _is_stray(namespace, f"{model}/{app}"):
@@ -268,46 +241,3 @@ def _delete(
         with cluster.tolerating_refusals(left, kind.__name__):
             deleted |= cluster.delete(client, kind, labels, model)
     return deleted
-
-
-def _suspended(client: Client, unread: list[str]) -> list[tuple[str, Found]]:
-    """Return kind and metadata of the Jobs that the workload suspended.
-
-    `unread` gets the kinds of which that is unknown: CRDs of others fail, and hang. Kinds that the
-    API server does not serve, or that the charm may not list, are left out.
-    """
-    labels = {SUSPENDED: SUSPENDED_FOR}  # With another value, a tenant has set it.
-    found, kinds = list[tuple[str, Found]](), iter(_JOBS.items())
-    for kind, resource in kinds:
-        try:
-            found += ((kind, job) for job in cluster.listed(client, resource, labels, "*"))
-        except ReconcileError as error:
-            if error.code not in {401, 403, 404}:
-                logger.warning("%s: it is unknown which are suspended", error)
-                unread.append(kind)
-            if error.silent:  # Each further kind may take as long.
-                unread += (each for each, _ in kinds)
-    return found
-
-
-def _resume(client: Client, kind: str, job: Found) -> None:
-    """Resume the Job, whatever its pods do; the log says why it is not, and what to do."""
-    mark, suspend, policy = {SUSPENDED: None}, {"suspend": False}, owners.KINDS[kind].policy
-    patch = {
-        "metadata": {"uid": job.uid, "labels": mark, "annotations": mark},
-        "spec": {policy: suspend} if policy else suspend,
-    }
-    name = f"{kind} {job.namespace}/{job.name}"
-    try:
-        with attempt(f"{name}: stays suspended"):
-            client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
-                _JOBS[kind], job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
-            )
-        logger.warning("%s: resumed; some of its pods may still end", name)
-    except ReconcileError as error:
-        if error.code in {404, 409}:  # It is gone, or another one has its name.
-            return
-        path = ".".join(filter(None, ("spec", policy, "suspend")))
-        logger.error("%s: set %s to false", error, path)
-        if not 400 <= error.code < 500:
-            raise

@@ -192,7 +192,6 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     yield from (holder.text for holder in status.holders[:_LONGEST_LIST])
     more = len(status.holders[_LONGEST_LIST:])
     yield f"and {more} more holders: list-stuck has them" if more else ""
-    yield _some(_names(status.suspended_jobs), "suspended for their sidecar: ")
     yield _some(notes.labels, "inject-namespaces: ")
     yield f"not applied: {notes.unapplied}" if notes.unapplied else ""
     yield f"certificates: {inputs.issuers.refused}" if inputs.issuers.refused else ""

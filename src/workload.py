@@ -131,28 +131,6 @@ def ensure(
         container.replan()
 
 
-def stop(container: ops.Container) -> None:
-    """Stop the service if Pebble answers."""
-    try:
-        container.stop(SERVICE)
-    except ops.pebble.Error as error:
-        logger.warning("service %s: not stopped: %s", SERVICE, error)
-
-
-def resume_jobs(container: ops.Container, tell: Callable[[str], None]) -> None:
-    """Have the workload's command resume what it has suspended; `tell` gets what it waits for."""
-    argv = ["istio-aux", "resume-jobs", "--kubeconfig", KUBECONFIG]
-    errors = io.StringIO()
-    try:
-        process = container.exec(argv, stderr=errors)
-        for line in process.stdout or ():
-            tell(line.strip())
-        process.wait()
-    except ops.pebble.Error as error:
-        why = errors.getvalue().strip() or error
-        logger.warning("suspended Jobs: not all resumed by the workload: %s", why)
-
-
 def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:
     """Have Pebble wake the charm while that is `wanted`; this `event` may reset the pauses."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from istio_aux.model.owners import KINDS
 from istio_aux.model.policy import DeadProxy, QuitMode, RacePolicy, Right
 from istio_aux.settings import Settings
 
@@ -33,12 +32,8 @@ def needed(settings: Settings) -> Iterator[Right]:
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
             yield Right("delete", "", "pods", "dead-proxy: delete")
     race = settings.repair_policy.race
-    if race.restarts:
+    if race is RacePolicy.RESTART:
         yield Right("create", "", "pods/eviction", f"race-policy: {race}")
-    if race is RacePolicy.RESTART_JOBS:
-        for kind, api in KINDS.items():
-            group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
-            yield from _all("get list patch", group, plural, f"race-policy: {race}")
     if settings.lease:
         yield from _all("create get update", LEASES, "leases", "to elect", *settings.lease)
 

@@ -52,7 +52,6 @@ REPLACED: Mapping[str, str] = {
     "start-mode=off": "start-mode=none",
     "peers=off": "peers=mesh",
     "race-policy=off": "race-policy=none",
-    "restart-jobs": "race-policy=restart-jobs",
     "ignore-containers": "sidecars, as NAME=ignore",
     "native-sidecars": "sidecars, as NAME=native",
     "quit-sidecars": "sidecars, as NAME=quit or NAME=PORT/PATH",
@@ -300,8 +299,8 @@ OPTIONS = {
     "race-policy": Option(
         _one_of(RacePolicy),
         "pods that should have a sidecar and have none: `report` reports them; `restart` also "
-        "evicts them where their controller makes a new one; `restart-jobs` those of Jobs, too, "
-        "which then begin their work again; `none` does not look for them",
+        "evicts them where their controller makes a new one, but those of Jobs; `none` does not "
+        "look for them",
         "repair_policy.race",
     ),
     "root-namespace": Option(

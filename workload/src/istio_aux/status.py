@@ -58,7 +58,6 @@ def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
         [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
         [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
-        [(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
     )  # fmt: skip
 
 

@@ -224,7 +224,6 @@ class Wiring:
             unmeshed_pods=unmeshed,
             unmeshed_total=total,
             unmeshed_unknown=unknown,
-            suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
             unreadable_objects=unreadable[: answers.UNREADABLE],
             unreadable_total=len(unreadable),

@@ -435,10 +435,5 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         f"limit timeout yes namespace all-namespaces {_SHOWN} {_CLUSTER}",
         {},
     ),
-    "resume-jobs": (
-        _ask("once:resume_jobs", patient=False),
-        f"timeout {_CLUSTER}",
-        {"timeout": {"default": 4500.0}},
-    ),
 }
 """What each command runs, its arguments, and what is different about those."""

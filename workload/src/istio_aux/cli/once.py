@@ -1,16 +1,13 @@
-"""`quit`, `restart-unmeshed`, `resume-jobs`: a controller of `serve`, once, by the caller's rights.
+"""`quit`, `restart-unmeshed`: a controller of `serve`, once, by the caller's rights.
 
 All rules of the controllers hold. `quit` reads and watches only pods, and only where they are asked
 for: rights in a single namespace are enough, whichever namespaces an installation selects.
-`restart-unmeshed` leaves pods of Jobs alone: a suspended Job has to be resumed, as `serve` does.
-The charm runs `resume-jobs` before the workload loses its rights.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, suppress
 
@@ -28,10 +25,9 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
 from istio_aux.model import resources
-from istio_aux.model.answers import SuspendedJob
 from istio_aux.model.documents import whole
 from istio_aux.model.kubelet import Kubelet
-from istio_aux.model.owners import controller
+from istio_aux.model.owners import PodController, controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests
@@ -42,27 +38,22 @@ from istio_aux.quit.rules import Ignore, Quit, Wait, decide_once
 from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import SETTLED, Restart
-from istio_aux.repair.suspended_jobs import SuspendedJobs
-from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.rights import EVICT, QUIT_RIGHTS
 from istio_aux.settings import Settings
 from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, Surroundings, Watches
 
-UNREAD = 60.0  # Seconds until what cannot be listed is not waited for, if no Job can be resumed.
 _GONE = "it ended without a quit"
 _HELP = (
     "NAME=PORT/PATH in --sidecars ends a container that listens for such a request; "
     "in new pods, the annotation istio-aux.io/sidecars: NAME=native"
 )
-DELETE_JOB = "where the pod of a Job has no sidecar, delete the Job and apply it again"
+DELETE_JOB = f"where the pod of a Job has no sidecar, {PodController('Job').again}"
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
 _POLL = 0.1  # Seconds between two questions for a right, or two looks at what is left to do.
-ATTEMPTS = 4  # Failures in a row, after which a suspended Job is left to its owner.
 _END = 2.0  # Seconds that actions in flight have to end, and then Events to be sent.
 
 
@@ -238,7 +229,7 @@ async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
 
 async def _may_not_restart(client: Client, settings: Settings, request: ClusterRequest) -> str:
     """Why no pod may be restarted now, or the empty text."""
-    if (race := settings.repair_policy.race).restarts:
+    if (race := settings.repair_policy.race) is RacePolicy.RESTART:
         return f"race-policy: {race}: `serve` restarts these pods already"
     right = EVICT._replace(namespace=request.namespace or "")
     with suppress(TimeoutError):
@@ -315,38 +306,3 @@ def _restarts(
         why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
         outcome = "would-restart" if pod in chosen else "kept"
         yield RestartVerdict(pod.namespace, pod.name, outcome, why)
-
-
-async def resume_jobs(
-    client: Client, request: ClusterRequest, limits: SuspensionLimits | None = None
-) -> int:
-    """Resume all suspended Jobs, say what is waited for, and return the exit status."""
-    events, telemetry = Events(client, socket.gethostname()), Telemetry()
-    recorder = RepairRecorder(telemetry, events)
-    jobs = SuspendedJobs(
-        client, telemetry, recorder, allowed=False, leadership=Leadership(), limits=limits
-    )
-    clock, said = asyncio.get_running_loop().time, ""
-    end, unread = clock() + request.patience, clock() + UNREAD
-    async with running(events.run()):
-        jobs.lead(True)
-        while not jobs.over(ATTEMPTS) and clock() < end:
-            waits = ", ".join(map(_name, jobs.status()))
-            if waits and waits != said:
-                report.write(f"waits for the pods of suspended Jobs: {waits}")
-                sys.stdout.flush()  # Its reader waits for this line.
-                said = waits
-            if jobs.unread and jobs.given_up(ATTEMPTS) and clock() > unread:
-                break
-            await asyncio.sleep(_POLL)
-        await jobs.stop(_END)
-        await events.sent(_END)
-    for job in jobs.status():
-        report.complain(f"{_name(job)}: {job.reason}")
-    for kind, why in jobs.unread.items():
-        report.complain(f"{kind}s: it is not known which are suspended: {why}")
-    return cluster.FAILED if jobs.status() or jobs.unread or not jobs.over(ATTEMPTS) else 0
-
-
-def _name(job: SuspendedJob) -> str:
-    return f"{job.kind} {job.namespace}/{job.name}"

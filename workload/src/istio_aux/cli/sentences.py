@@ -64,8 +64,9 @@ def mesh_again(pod: Pod) -> tuple[str, str]:
     owner = owners.controller(pod.metadata)
     if owner is None:
         return "delete the pod and apply it again", ""
-    if owners.controls(owner, pod.metadata.name, pod.restart_policy).is_job:
-        return f"delete the {owner.kind} and apply it again", ""
+    maker = owners.controls(owner, pod.metadata.name, pod.restart_policy)
+    if maker.is_job:
+        return maker.again, ""
     where = shlex.quote(pod.metadata.namespace)
     return "restart it", f"istio-aux restart-unmeshed -n {where} --yes"
 

@@ -182,16 +182,4 @@ with its sidecar. Outcomes:
 Exit status: 1 if pods may not be restarted or not all were in time, 2 if
 settings or credentials cannot be used.""",
     ),
-    "resume-jobs": (
-        "resume the Jobs that istio-aux has suspended, each when its pods are gone",
-        """\
-examples:
-  istio-aux resume-jobs
-
-`serve` does that all the time. The charm runs this command when it is removed;
-by hand it serves where istio-aux was removed and a Job is still suspended.
-
-Exit status: 1 if such a Job is left, and why on stderr; 2 if settings or
-credentials cannot be used.""",
-    ),
 }

@@ -19,7 +19,7 @@ from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, S, T, decoded
 from istio_aux.model import owners
-from istio_aux.model.owners import FoundJob, Job, set_of
+from istio_aux.model.owners import Job
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
@@ -42,7 +42,6 @@ LONGEST_PAGE = 4 << 20  # Bytes of several objects: decoded, they may need ten t
 LISTS = 3
 
 # An API server that does not know a field refuses the patch, rather than drop the field.
-STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 
 
 class _ConfigMap(Struct, frozen=True):
@@ -159,27 +158,10 @@ async def read_kubelet(client: Client, node: str) -> str:
 
 
 async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
-    """Read the Job that ``owner`` names; None if it is gone, or another Job has its name."""
-    stored = await read(client, _job_path(namespace, owner), Job)
+    """Read the batch Job that ``owner`` names; None if it is gone, or another has its name."""
+    path = object_path(owner.api_version, "jobs", namespace, owner.name)
+    stored = await read(client, path, Job)
     return stored if stored and stored.metadata.uid == owner.uid else None
-
-
-async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> list[FoundJob]:
-    """Read a Job, and the JobSet and TrainJob above it, the topmost last; none if one is gone."""
-    jobs, reference = list[FoundJob](), owner
-    # References may form a circle: they are not validated.
-    while reference and len(jobs) < 3:
-        job = await read_job(client, namespace, reference)
-        if job is None:
-            return []
-        jobs.append(FoundJob(reference, job))
-        reference = set_of(job)
-    return jobs
-
-
-async def patch_job(client: Client, namespace: str, owner: OwnerReference, body: bytes) -> None:
-    """Apply a merge patch to the Job that ``owner`` names."""
-    await client.patch(_job_path(namespace, owner), body, STRICT)
 
 
 async def served(client: Client, api: str) -> dict[str, str]:
@@ -322,7 +304,7 @@ async def list_kept(
     return items
 
 
-async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: bool = False) -> None:
+async def evict(client: Client, pod: Key, resource_version: str) -> None:
     """Evict a pod, only in this version.
 
     `ApiError` 409: it has another UID or version. 429: a PodDisruptionBudget does not allow it now.
@@ -335,7 +317,7 @@ async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: boo
         "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
     }
     path = pod_path(pod.namespace, pod.name, "eviction")
-    await client.post(path, msgspec.json.encode(body), DRY_RUN_ALL if dry_run else {})
+    await client.post(path, msgspec.json.encode(body))
 
 
 async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
@@ -365,11 +347,6 @@ async def allowed(client: Client, right: Right) -> bool:
     path = collection(api, "selfsubjectaccessreviews")
     body = await client.post(path, msgspec.json.encode(review))
     return decoded(body, AccessReview).status.allowed
-
-
-def _job_path(namespace: str, owner: OwnerReference) -> str:
-    # The training operator's kinds form their plurals like that, too (1.9 manifests/base).
-    return object_path(owner.api_version, f"{owner.kind.lower()}s", namespace, owner.name)
 
 
 def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:

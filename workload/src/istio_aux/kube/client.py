@@ -115,14 +115,6 @@ class Client:
         """Replace an object by JSON, and return it; `ApiError` 409 if its version is old."""
         return await self._ask("PUT", path, (), body=body)
 
-    async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        """Merge JSON into an object (RFC 7386), and return it.
-
-        `ApiError` 409, or 422 of a custom resource, if the body has another uid or resourceVersion.
-        """
-        kind = "application/merge-patch+json"
-        return await self._ask("PATCH", path, params, body=body, kind=kind)
-
     async def delete(self, path: str, body: bytes) -> bytes:
         """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON."""
         return await self._ask("DELETE", path, (), body=body)

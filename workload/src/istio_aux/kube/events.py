@@ -69,7 +69,6 @@ class Events:
         code: Code | None = None,
         mass: bool = False,
         once: bool = False,
-        regarding: tuple[str, str] = ("v1", "Pod"),
     ) -> None:
         """Queue an Event; ``note`` is a text for people, after the ``code`` of the finding.
 
@@ -101,8 +100,8 @@ class Events:
             "action": action,
             "note": printable(note[:NOTE]).encode()[:NOTE].decode(errors="ignore"),
             "regarding": {
-                "apiVersion": regarding[0],
-                "kind": regarding[1],
+                "apiVersion": "v1",
+                "kind": "Pod",
                 "namespace": about.namespace,
                 "name": about.name,
                 "uid": about.uid,

@@ -141,12 +141,6 @@ def begun(source: Metadata, beginnings: Iterable[str]) -> list[str]:
     return [each for each in beginnings if any(key.startswith(each) for key in keys)]
 
 
-def label_with(prefix: str, *labels: Mapping[str, str]) -> str:
-    """The first label whose key begins with ``prefix``, or empty."""
-    keys = (key for each in labels for key in each)
-    return next((key for key in keys if key.startswith(prefix)), "")
-
-
 # Annotations, unless the comment says otherwise.
 START = "istio-aux.io/start"
 STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `native` or `hold`.

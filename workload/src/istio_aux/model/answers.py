@@ -133,16 +133,6 @@ class Unmeshed(msgspec.Struct, frozen=True, gc=False):
     code: str = ""  # As of `TroubledPod`.
 
 
-class SuspendedJob(msgspec.Struct, frozen=True):
-    """A suspended Job, as ``/status`` shows it: since when, and what it waits for."""
-
-    namespace: str
-    kind: str
-    name: str
-    since: datetime
-    reason: str
-
-
 class UnreadableObject(msgspec.Struct, frozen=True):
     """An object that cannot be read: what was known of it before still counts."""
 
@@ -190,7 +180,6 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `LONGEST`.
     unmeshed_total: int
     unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
-    suspended_jobs: list[SuspendedJob]  # Empty unless this process leads.
     applications: list[ApplicationMesh]
     unreadable_objects: list[UnreadableObject]  # At most `UNREADABLE`.
     unreadable_total: int

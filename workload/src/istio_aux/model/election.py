@@ -124,7 +124,7 @@ class Since(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """A pod that is evicted, or whose Job is suspended, so that its controller makes a new one.
+    """A pod that is evicted, so that its controller makes a new one.
 
     The UIDs of all pods that were there before would not fit, so the newest of them stands for
     them. Its time is the API server's, as that of a new pod will be.

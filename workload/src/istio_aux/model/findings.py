@@ -51,8 +51,6 @@ class Code(StrEnum):
     FORGOTTEN = "IA0113", "the kubelet does not start a container again"
     REFUSED = "IA0114", "the API server refuses the pods of a workload"
     RESTART_VAIN = "IA0115", "a restart did not bring a pod into the mesh"
-    SUSPENDED = "IA0116", "a Job stays suspended, because its pods do not go"
-    RESUMED = "IA0117", "a Job was resumed before all its pods were replaced"
     COUNTED = "IA0118", "a Job counts what native sidecars exit with"
     HELD_BACK = "IA0119", "a payload is held for long, because its proxy is not ready"
     NOT_SET_UP = "IA0120", "a pod failed because its node had not set it up for the mesh"

@@ -7,7 +7,6 @@ to judge, and nothing is guessed about it:
     kind                    kept                                 too much
     a pod, by quit          the last decision (`brief`)          texts are shortened
     a pod, by repair        a `Candidate`                        ignored, never restarted
-    a Job                   why it is not suspended (`brief`)    texts are shortened
     a namespace             `labels`                             not selected; what Istio does there
                                                                  is unknown
     an EndpointSlice        `endpoints`: whether one is ready    nothing

@@ -48,11 +48,6 @@ JUJU_PODS = (
     ("juju-modeloperator", None),
 )
 
-# Label of a Job that we suspended, and its value. An annotation of the same name says since when,
-# and what to do if the Job is not resumed.
-SUSPENDED = "istio-aux.io/suspended-for"
-SUSPENDED_FOR = "sidecar"
-
 # What ``pilot-agent request --debug-port`` takes (istio pilot/pkg/request/command.go).
 REQUEST_PORTS = (15000, 15004, 15020, 15021)
 
@@ -74,7 +69,7 @@ TIMEOUT_FLAG = "--timeoutSeconds="
 READY_PORT, READY = 15021, "GET /healthz/ready"
 
 EVENT_CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``: a qualified name.
-EventAction = Literal["Evict", "Quit", "Report", "Resume", "Suspend"]
+EventAction = Literal["Evict", "Quit", "Report"]
 EventReason = Literal[
     "DeadProxyPodDeleted",
     "HeldNotNative",
@@ -91,8 +86,6 @@ EventReason = Literal[
     "ProxyQuitFailed",
     "RestartStopped",
     "RestartedForSidecar",
-    "ResumedWithoutRestart",
-    "StillSuspended",
 ]
 EVENT_ACTIONS: tuple[EventAction, ...] = get_args(EventAction)
 EVENT_REASONS: tuple[EventReason, ...] = get_args(EventReason)

@@ -1,8 +1,4 @@
-"""Owners of pods: which controllers there are, and which Jobs can be suspended.
-
-A Job may be part of a JobSet, and that of a TrainJob. Each of them suspends what it made and
-resumes it, so the one at the top is suspended (`tests/node/workloads/test_trainjob.py`).
-"""
+"""Owners of pods: which controllers there are, and what is read of Jobs."""
 
 from __future__ import annotations
 
@@ -27,26 +23,18 @@ _SERVICES = {
     "": ("ReplicationController",),
     "apps": ("DaemonSet", "ReplicaSet", "StatefulSet"),
 }
-TRAINING = "kubeflow.org/v1"  # Of the training operator; mpi-operator's is kubeflow.org/v2beta1.
-# Prefix of Kueue's labels: ``queue-name`` of a Job, ``podset`` of pods. Kueue decides when such a
-# Job is suspended.
-KUEUE = "kueue.x-k8s.io/"
 
 # Characters of a controller's UID, of which the API server's have 36, and of its names: the group
 # of an API has 253 at most, and its version 63.
 LONGEST_UID, LONGEST = 64, 317
 
 # Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
-# stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go).
+# stateful_set_utils.go).
 EACH_ITS_OWN = frozenset(
     {
         "apps.kubernetes.io/pod-index",
-        "batch.kubernetes.io/job-completion-index",
         "controller-revision-hash",
         "statefulset.kubernetes.io/pod-name",
-        "training.kubeflow.org/job-role",
-        "training.kubeflow.org/replica-index",
-        "training.kubeflow.org/replica-type",
     }
 )
 
@@ -91,13 +79,15 @@ class PodController(msgspec.Struct, frozen=True):
     kind: str = ""  # Kind and UID are empty if there is none.
     uid: str = ""
     is_job: bool = False  # Of a known kind, whose pods finish.
-    # A Job that can be suspended and resumed. It replaces all its pods then, and counts no failure:
-    # see `repair.suspension`.
-    suspendable: bool = False
     # Why no controller is known to replace the pod; empty if one is.
     obstacle: str = "the pod has no controller that would make a new one"
     failure: str = ""  # Why the controller itself would fail; empty if it would not.
     ordinal: int | None = None  # The number of a StatefulSet's pod, from its name.
+
+    @property
+    def again(self) -> str:
+        """How a Job gets new pods."""
+        return f"delete the {self.kind} and apply it again, as `kubectl replace --force -f` does"
 
 
 def controls(owner: OwnerReference | None, name: str, restart_policy: str | None) -> PodController:
@@ -118,85 +108,39 @@ def controls(owner: OwnerReference | None, name: str, restart_policy: str | None
         failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
     number = _ORDINAL.fullmatch(name) if (api, kind) == ("apps", "StatefulSet") else None
     return PodController(
-        kind, owner.uid, is_job, is_job and api_of(owner) is not None, obstacle, failure,
+        kind, owner.uid, is_job, obstacle, failure,
         int(number[1]) if number else None,
     )  # fmt: skip
 
 
-# Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
-# common_types.go, JobSet 0.12 jobset_types.go, Trainer 2.3 trainjob_types.go).
-_FINISHED = frozenset(
-    {"Succeeded", "Failed", "Complete", "Completed", "SuccessCriteriaMet", "FailureTarget"}
-)
-
-
 class JobApi(msgspec.Struct, frozen=True):
-    """An API whose Jobs can be suspended."""
+    """An API of Jobs."""
 
     version: str
-    policy: str  # The field of the spec with ``suspend`` and ``managedBy``; empty: the spec itself.
-    job_name: str  # Label of the pods with the name of their Job.
     manager: str  # ``managedBy`` of Jobs that the API's own controller manages.
-    makes_jobs: bool = False  # It makes batch Jobs, or what makes them, and no pods.
-    keeps_finished: bool = True  # Its pods that are finished stay while it is suspended.
 
 
-BATCH = JobApi("batch/v1", "", "batch.kubernetes.io/job-name", "kubernetes.io/job-controller")
-_TRAINING = JobApi(
-    # 1.9 common_types.go JobNameLabel, RunPolicy.
-    TRAINING,
-    "runPolicy",
-    "training.kubeflow.org/job-name",
-    "kubeflow.org/training-operator",
-    keeps_finished=False,
-)
-# The JobSet of a TrainJob has its name (Trainer 2.3 plugins/jobset/jobset.go Build).
-_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
+BATCH = JobApi("batch/v1", "kubernetes.io/job-controller")
+# 1.9 common_types.go. mpi-operator's API is kubeflow.org/v2beta1.
+_TRAINING = JobApi("kubeflow.org/v1", "kubeflow.org/training-operator")
 KINDS: Mapping[str, JobApi] = {
     "Job": BATCH,
     **dict.fromkeys(sorted(TRAINING_KINDS), _TRAINING),
-    "JobSet": JobApi(
-        "jobset.x-k8s.io/v1alpha2",
-        "",
-        _SET_NAME,
-        "jobset.sigs.k8s.io/jobset-controller",
-        makes_jobs=True,
-    ),
-    "TrainJob": JobApi(
-        "trainer.kubeflow.org/v1alpha1",
-        "",
-        _SET_NAME,
-        "trainer.kubeflow.org/trainjob-controller",
-        makes_jobs=True,
-    ),
+    "JobSet": JobApi("jobset.x-k8s.io/v1alpha2", "jobset.sigs.k8s.io/jobset-controller"),
+    "TrainJob": JobApi("trainer.kubeflow.org/v1alpha1", "trainer.kubeflow.org/trainjob-controller"),
 }
-"""All kinds that can be suspended."""
-
-
-def resource(kind: str) -> str:
-    """The name of a kind of `KINDS` in paths and roles."""
-    return f"{kind.lower()}s"
-
-
-def resources_by_group() -> dict[str, tuple[str, ...]]:
-    """The resources of all kinds that can be suspended, by API group."""
-    resources: dict[str, tuple[str, ...]] = {}
-    for kind, api in KINDS.items():
-        name = api.version.partition("/")[0]
-        resources[name] = (*resources.get(name, ()), resource(kind))
-    return resources
+"""All kinds of Job whose API is known."""
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:
-    """The API of a Job that can be suspended."""
+    """The API of a Job, if it is known."""
     api = KINDS.get(owner.kind) if owner else None
     return api if owner and api and api.version == owner.api_version else None
 
 
 class FailureRule(Struct, frozen=True):
-    """One of ``podFailurePolicy.rules``; the first that matches counts."""
+    """One of ``podFailurePolicy.rules``."""
 
-    action: str = ""
     on_exit_codes: dict[str, object] | None = None
 
 
@@ -232,24 +176,6 @@ class JobCounts(NamedTuple):
         return cls(counts_exits(spec.pod_failure_policy), restarts=limit <= at_once)
 
 
-class ReplicatedJobSpec(Struct, frozen=True):
-    """``spec`` of the template of a JobSet's Jobs."""
-
-    pod_failure_policy: PodFailurePolicy | None = None
-
-
-class JobTemplate(Struct, frozen=True):
-    """``template`` of a JobSet's Jobs."""
-
-    spec: ReplicatedJobSpec = ReplicatedJobSpec()
-
-
-class ReplicatedJob(Struct, frozen=True):
-    """One of ``spec.replicatedJobs`` of a JobSet."""
-
-    template: JobTemplate = JobTemplate()
-
-
 class RunPolicy(Struct, frozen=True):
     """``spec.runPolicy`` of the training operator's kinds."""
 
@@ -265,7 +191,6 @@ class JobSpec(RunPolicy, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
     pod_failure_policy: PodFailurePolicy | None = None
-    replicated_jobs: tuple[ReplicatedJob, ...] | None = None
 
 
 class JobStatus(Struct, frozen=True):
@@ -285,32 +210,3 @@ class Job(Struct, frozen=True):
     def run_policy(self) -> RunPolicy:
         """Where ``suspend`` and ``managedBy`` are."""
         return self.spec.run_policy or self.spec
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has succeeded or failed."""
-        return any(self.has(condition) for condition in _FINISHED)
-
-    @property
-    def deleting(self) -> bool:
-        """Whether it has a deletionTimestamp."""
-        return self.metadata.deletion_timestamp is not None
-
-    def has(self, condition: str) -> bool:
-        """Whether the condition is true."""
-        conditions = (self.status.conditions or ()) if self.status else ()
-        return any(c.type == condition and c.status == "True" for c in conditions)
-
-
-class FoundJob(msgspec.Struct, frozen=True):
-    """A Job, and the reference by which it was found."""
-
-    reference: OwnerReference
-    job: Job
-
-
-def set_of(job: Job) -> OwnerReference | None:
-    """The JobSet or TrainJob that the Job is part of, if it is of an API that is known."""
-    owner = controller(job.metadata)
-    api = api_of(owner)
-    return owner if api and api.makes_jobs else None

@@ -124,12 +124,6 @@ class RacePolicy(StrEnum):
     NONE = "none"
     REPORT = "report"
     RESTART = "restart"
-    RESTART_JOBS = "restart-jobs"
-
-    @property
-    def restarts(self) -> bool:
-        """Whether such pods are evicted where their controller makes new ones."""
-        return self in {RacePolicy.RESTART, RacePolicy.RESTART_JOBS}
 
 
 class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):

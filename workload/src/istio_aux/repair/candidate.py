@@ -1,15 +1,13 @@
-"""A pod as rules, rollout and suspension see it.
+"""A pod as rules and rollout see it.
 
 Nothing else of a pod decides, and nothing else is kept of one that may have missed its sidecar.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from msgspec import structs
 
-from istio_aux.model import kept, kubelet, owners
+from istio_aux.model import kept, owners
 from istio_aux.model.annotations import redirection
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
@@ -31,14 +29,13 @@ class Candidate(Struct, frozen=True):
     version: str = ""
     created: float = 0.0  # Seconds since 1970.
     owner: OwnerReference | None = None  # Its controller.
-    finished: bool = False  # Whether the kubelet is done with every container.
     wish: Wish = Wish()
     restart_policy: str | None = None
     phase: str = ""
     ready: bool = False
     too_much: int = 0  # Bytes of labels, if they are more than is kept.
     names_proxy: bool = False
-    ends: datetime | None = None  # The end of its grace period; None: it is not being deleted.
+    deleting: bool = False  # Whether it has a deletionTimestamp.
     deleted: float = 0.0  # When its deletion began; 0 if that is not known.
     node: str = ""
     redirection: str = ""  # What Istio's CNI says: `enabled`, `pending`, or nothing.
@@ -70,15 +67,13 @@ class Candidate(Struct, frozen=True):
             version=meta.resource_version,
             created=created.timestamp() if created else 0.0,
             owner=owner,
-            finished=bool(pod.containers)
-            and all(kubelet.finished(each, pod).finished for each in pod.containers),
             wish=wish,
             too_much=labels if labels > kept.MOST else 0,
             restart_policy=policy and shared(policy[:_WORD]),
             phase=shared((pod.status.phase or "")[:_WORD]),
             ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
             names_proxy=pod.names_proxy,
-            ends=ends,
+            deleting=ends is not None,
             # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to
             # the present (apiserver rest.BeforeDelete), which does not say when the deletion began.
             deleted=ends.timestamp() - grace if ends and grace else 0.0,
@@ -95,13 +90,8 @@ class Candidate(Struct, frozen=True):
         meta, owner = pod.metadata, owners.controller(pod.metadata)
         return cls(
             key=meta.key, version=meta.resource_version, owner=owner,
-            phase=(pod.status.phase or "")[:_WORD], ends=meta.deletion_timestamp,
+            phase=(pod.status.phase or "")[:_WORD], deleting=meta.deletion_timestamp is not None,
         )  # fmt: skip
-
-    @property
-    def deleting(self) -> bool:
-        """Whether it has a deletionTimestamp."""
-        return self.ends is not None
 
     @property
     def ended(self) -> bool:

@@ -43,8 +43,6 @@ from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_stat
 from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
 from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
-from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
-from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.tasks import end_tasks
 from istio_aux.telemetry import Telemetry
 
@@ -73,7 +71,6 @@ class RepairController:
         going: Collection[str] = (),
         options: PodOptions | None = None,
         limits: RolloutLimits | None = None,
-        job_limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
         restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
         leadership: Leadership,
@@ -89,10 +86,6 @@ class RepairController:
         self.store = PodStore(
             namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock,
             settled=self._limits.settled,
-        )  # fmt: skip
-        self._suspended_jobs = SuspendedJobs(
-            client, telemetry, self._recorder, limits=job_limits, clock=clock,
-            allowed=policy.race is RacePolicy.RESTART_JOBS, leadership=leadership,
         )  # fmt: skip
         self._off = policy.race is RacePolicy.NONE
         self._restarted, self._restarts = restarted, 0
@@ -119,8 +112,6 @@ class RepairController:
             if not leading and owner.rollout.idle and owner not in self._tasks:
                 self._leave(owner)
         self._queue_all()
-        if self._listed:
-            self._suspended_jobs.lead(leading)
         self.store.invalidate()
 
     @property
@@ -195,10 +186,6 @@ class RepairController:
         unlisted = "" if self._listed and self._listed.is_set() else "pods are not listed yet"
         return application_status(self.store, "race-policy: none" if self._off else unlisted)
 
-    def suspended(self) -> list[SuspendedJob]:
-        """The Jobs that are suspended until their pods are gone; only the leader knows any."""
-        return self._suspended_jobs.status()
-
     async def run(self, listed: asyncio.Event) -> None:
         """Decide on pods and restart the next pods, until cancelled.
 
@@ -206,8 +193,6 @@ class RepairController:
         count as the replacement of another.
         """
         self._listed = listed
-        # Suspended Jobs are resumed even where no pods are watched any more.
-        self._suspended_jobs.lead(self._leading)
         await listed.wait()
         self._queue_all()
         while True:
@@ -227,7 +212,7 @@ class RepairController:
         """Start nothing more, and end what is under way within ``patience`` seconds."""
         self._stopping = True
         tasks = [*self._tasks.values(), *self._asking.tasks.values()]
-        await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
+        await end_tasks(tasks, patience)
 
     def _queue_all(self) -> None:
         """Queue all controllers about which something is known, or to be done."""
@@ -371,22 +356,13 @@ class RepairController:
             raise NotRestartedError(action.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
         try:
-            if not action.suspend:
-                await actions.evict(self._client, pod.key, candidate.version)
-            elif left := await self._suspended_jobs.suspend(
-                owner.namespace, owner.reference, candidate,
-                lambda: self._outdated(pod),
-                meshed=any(each.sidecar is Sidecar.PRESENT for each in owner.pods),
-            ):  # fmt: skip
-                if left.lasts:
-                    await self.store.learn(owner, left)
-                raise NotRestartedError(left.reason, changed=left.lasts)
+            await actions.evict(self._client, pod.key, candidate.version)
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise
-            changed = error.code in {404, 409} and not action.suspend
+            changed = error.code in {404, 409}
             raise NotRestartedError(str(error), retry_after(error), changed=changed) from error
-        owner.rollout = rollout.accepted(owner.rollout, evicted=not action.suspend)
+        owner.rollout = rollout.accepted(owner.rollout)
         self._restarts += 1
         self._recorder.restarted(pod.key, action)
         self._restarted(pod.key, action)

@@ -6,16 +6,14 @@ import logging
 
 from istio_aux.kube.events import Events
 from istio_aux.model.findings import Code
-from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Key
 from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
 
-# A PodDisruptionBudget has "refused", "stopped" means that the new pod has no sidecar either, and
-# Jobs are "suspended" and "resumed".
-SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
+# A PodDisruptionBudget has "refused", and "stopped" means that the new pod has no sidecar either.
+SIDECAR_RESTARTS = ("evicted", "refused", "stopped", "failed")
 
 _LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have many texts.
 
@@ -58,14 +56,12 @@ class RepairRecorder(Recorder):
         self._announced.discard(pod)
 
     def restarted(self, pod: Key, restart: Restart) -> None:
-        """The pod was evicted, or its Job is suspended."""
-        way, action = ("suspend", "Suspend") if restart.suspend else ("evict", "Evict")
-        if not restart.suspend:
-            self.count("evicted")
-        self._log_pod(logging.INFO, "restarted", pod, way=way, reason=restart.reason)
+        """The pod was evicted."""
+        self.count("evicted")
+        self._log_pod(logging.INFO, "restarted", pod, reason=restart.reason)
         aim = "is captured" if restart.ambient else "gets a sidecar"
         note = f"restarted, so that it {aim}: {restart.reason}"
-        self._event(pod, "Normal", "RestartedForSidecar", note, action)
+        self._event(pod, "Normal", "RestartedForSidecar", note, "Evict")
 
     def refused(
         self, pod: Key, why: str, problem: ReportUnmeshed | Restart | None, *, changed: bool
@@ -91,32 +87,6 @@ class RepairRecorder(Recorder):
         if pod:
             note = f"no further pod of {owner} is restarted: {why}"
             self._event(pod, "Warning", "RestartStopped", note, "Report", code=Code.RESTART_VAIN)
-
-    def job_resumed(self, job: Key, kind: str, why: str, *, unchanged: bool) -> None:
-        """The Job is resumed; the Job itself gets the Event, because its pods may be gone."""
-        self.count("failed" if unchanged else "resumed")
-        self.job(logging.WARNING if unchanged else logging.INFO, "job-resumed", job, kind, why)
-        if unchanged:
-            self._events.emit(
-                job, "Warning", reason="ResumedWithoutRestart", action="Resume",
-                note=f"{kind} {job.name}: {why}", code=Code.RESUMED,
-                regarding=(KINDS[kind].version, kind),
-            )  # fmt: skip
-
-    def job_still_suspended(self, job: Key, kind: str, why: str, pod: Key | None) -> None:
-        """Pods of the Job do not end; ``pod`` is one of them, and gets the Event."""
-        self.job(logging.WARNING, "job-still-suspended", job, kind, why)
-        if pod:
-            note = (
-                f"{kind} {job.name} stays suspended until its pods are gone, so that it does not"
-                f" fail: {why}"
-            )
-            self._event(pod, "Warning", "StillSuspended", note, "Suspend", code=Code.SUSPENDED)
-
-    def job(self, level: int, event: str, job: Key, kind: str, why: str) -> None:
-        """Log what happened to a Job."""
-        named = {"namespace": job.namespace, "kind": kind, "job": job.name, "uid": job.uid}
-        _log.log(level, "%s", job, extra={"event": event, **named, "reason": why})
 
     def count(self, outcome: str) -> None:
         """Count a restart, or what became of it."""

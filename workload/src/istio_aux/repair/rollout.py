@@ -54,7 +54,6 @@ from istio_aux.repair.rules import (
     Restart,
     Skip,
 )
-from istio_aux.repair.suspension import AGAIN
 
 _LAST = 4e9  # Seconds since 1970: the year 2096.
 
@@ -68,8 +67,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     # progressDeadlineSeconds.
     patience: float = 600.0
     # Without a new pod for that long, the controller wants one pod less. A controller that cannot
-    # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter), and a
-    # Job is suspended for 4200 s at most (`suspension`). Doubled each time it happens in a row.
+    # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter). Doubled
+    # each time it happens in a row.
     unreplaced: float = 7200.0
     # A pod that is still there after that was not evicted. The API server works on a request for up
     # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
@@ -78,7 +77,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     first_retry: float = 1.0
     last_retry: float = 300.0
     # For a restart that did not help. One more is tried afterwards.
-    memory: float = AGAIN.total_seconds()
+    memory: float = 86400.0
     # The least of it in a new process, whatever the clocks of the two processes show.
     least_memory: float = 3600.0
     settled: float = SETTLED  # Until a pod that is not captured counts as outside.
@@ -186,17 +185,14 @@ Step = Next | Defer | Stop
 
 def replica(pod: Candidate, action: RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    owner, sidecar = pod.controller, Sidecar.PRESENT if pod.names_proxy else _sidecar(action)
-    # A Job's pod with a sidecar may finish before anybody sees it Ready.
-    ready = pod.ready or (sidecar is Sidecar.PRESENT and owner.is_job)
     return Replica(
         name=pod.key.name,
         uid=pod.key.uid,
-        sidecar=sidecar,
-        ready=ready and not pod.deleting,
+        sidecar=Sidecar.PRESENT if pod.names_proxy else _sidecar(action),
+        ready=pod.ready and not pod.deleting,
         deleting=pod.deleting,
         restart=isinstance(action, Restart),
-        ordinal=owner.ordinal,
+        ordinal=pod.controller.ordinal,
         created=pod.created,
         deleted=pod.deleted,
     )
@@ -279,11 +275,11 @@ def started(
     return structs.replace(rollout, replacing=replacing)
 
 
-def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
-    """The API server has accepted the eviction, or the suspension of the Job."""
+def accepted(rollout: Rollout) -> Rollout:
+    """The API server has accepted the eviction."""
     if rollout.replacing is None:
         return rollout
-    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, accepted=evicted))
+    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, accepted=True))
 
 
 def refused(

@@ -57,8 +57,6 @@ class Restart(Reasoned, frozen=True):
     It is evicted, never deleted: that would bypass PodDisruptionBudgets.
     """
 
-    # Whether its Job is suspended instead, whose pods are never evicted: see `suspension`.
-    suspend: bool = False
     code: Code = Code.NO_SIDECAR
 
     @property
@@ -115,31 +113,24 @@ def decide(
     policy: RepairPolicy,
     *,
     live: bool | None,
-    obstacle: str = "",
     settled: bool = False,
     listens: bool | None = None,
 ) -> RepairAction:
     """Decide what to do about ``pod``, as our admission would make it now.
 
-    ``live``: whether the injector would give a new pod its sidecar; None: not known. ``obstacle``:
-    why the Job that controls the pod cannot be suspended, once that is known. ``settled``: whether
-    the pod has had its address for `SETTLED` seconds. ``listens``: whether something listens on
-    `TUNNEL` in its network; None: not known.
+    ``live``: whether the injector would give a new pod its sidecar; None: not known. ``settled``:
+    whether the pod has had its address for `SETTLED` seconds. ``listens``: whether something
+    listens on `TUNNEL` in its network; None: not known.
     """
     judged = _judge(pod, expectation, policy, settled=settled, listens=listens)
-    if not (isinstance(judged, ReportUnmeshed) and judged.unmeshed and policy.race.restarts):
+    restarts = policy.race is RacePolicy.RESTART
+    if not (restarts and isinstance(judged, ReportUnmeshed) and judged.unmeshed):
         return judged
-    problem, live = judged.reason, True if expectation.ambient else live
-    owner = pod.controller
-    obstacle = next(_reasons_to_keep(pod, owner, policy, live), obstacle)
-    if obstacle:
-        reason = f"{problem}; not restarted: {obstacle}"
+    live = True if expectation.ambient else live
+    if obstacle := next(_reasons_to_keep(pod, pod.controller, live), ""):
+        reason = f"{judged.reason}; not restarted: {obstacle}"
         return structs.replace(judged, reason=reason, waits=not live)
-    if owner.is_job:  # The admin has allowed what that costs it.
-        job = "Job, or the set that it is part of," if owner.kind == "Job" else owner.kind
-        problem += f"; the {job} is suspended until all its pods are gone, and makes new ones"
-        problem += f"; what it has done for the {owner.kind} is lost"
-    return Restart(problem, suspend=owner.is_job, code=judged.code)
+    return Restart(judged.reason, code=judged.code)
 
 
 def _judge(
@@ -218,21 +209,16 @@ def _reasons_to_skip(
     yield from pod.wish.never() if expectation.ambient else pod.wish.against()
 
 
-def _reasons_to_keep(
-    pod: Candidate, owner: PodController, policy: RepairPolicy, live: bool | None
-) -> Iterator[str]:
+def _reasons_to_keep(pod: Candidate, owner: PodController, live: bool | None) -> Iterator[str]:
     """Why an unmeshed pod is not restarted although the policy restarts pods."""
     if not live:
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.
         yield "the injector is not live" if live is False else "not known if the injector is live"
     if owner.obstacle:
         yield owner.obstacle
-    if owner.is_job and policy.race is not RacePolicy.RESTART_JOBS:
-        yield f"it is a {owner.kind}'s, and race-policy is not restart-jobs"
-    if owner.is_job and not owner.suspendable:
-        yield owner.failure or f"no {owner.kind} of its API is known that can be suspended"
-    if owner.is_job and pod.finished:
-        yield "its containers are finished"
+    if owner.is_job:
+        # What it has done is lost then, so its author decides when.
+        yield f"it is a {owner.kind}'s: {owner.again}"
     if pod.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.
         yield f"phase {pod.phase or 'not known'}"

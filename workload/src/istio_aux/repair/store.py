@@ -28,7 +28,7 @@ from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.findings import Code
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import OwnerReference, Pod, alike, shared
-from istio_aux.model.policy import RepairPolicy
+from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.repair import rollout
 from istio_aux.repair.ambient import Captures
@@ -43,7 +43,6 @@ from istio_aux.repair.rules import (
     as_admitted,
     decide,
 )
-from istio_aux.repair.suspension import Leave
 
 
 class Recalled:
@@ -147,7 +146,6 @@ class PodOwner:
     namespace: str
     reference: OwnerReference
     pods: list[StoredPod] = field(default_factory=list[StoredPod])
-    obstacle: str = ""  # Why its Job cannot be suspended, once that was found out.
     rollout: Rollout = IDLE
     step: Step | None = None  # None: none of its pods is to be restarted.
     waiting: float | None = None  # Since when it waits for its turn (monotonic).
@@ -228,7 +226,7 @@ class PodStore:
         candidate = structs.replace(candidate, key=key)
         self._by_namespace[key.namespace][key] = stored
         # Unless pods are restarted, the other pods of their controllers do not matter.
-        self._join(stored, candidate.owner if self._policy.race.restarts else None)
+        self._join(stored, candidate.owner if self._policy.race is RacePolicy.RESTART else None)
         stored.application = shared(candidate.wish.application)
         stored.has_sidecar = resource.has_sidecar
         stored.running, stored.deleting = candidate.phase == "Running", candidate.deleting
@@ -292,11 +290,6 @@ class PodStore:
             found[name] = sum(every or named(pod.application) for pod in have)
         return +found
 
-    async def learn(self, owner: PodOwner, why: Leave) -> None:
-        """Decide again on the pods of a Job that is not suspended."""
-        owner.obstacle = kept.brief(why).reason
-        await self._decide_again(owner.pods)
-
     def invalidate(self, namespace: str | None = None) -> None:
         """Decide again on the pods of a namespace, or on all, when `catch_up` runs next."""
         self._outdated[namespace] = None
@@ -356,7 +349,6 @@ class PodStore:
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         action = decide(
             new, expectation, self._policy, live=live,
-            obstacle=stored.owner.obstacle if stored.owner else "",
             settled=self.captures.settled(candidate), listens=self.captures.listens(candidate),
         )  # fmt: skip
         if self.captures.decided(candidate, action):
