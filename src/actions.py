@@ -224,10 +224,9 @@ class Actions(ops.Object):
             text, why = self._run(*command, timed=True)
         else:
             inputs = self._leading()
-            race = inputs.config.race_policy if inputs.config else RacePolicy.NONE
-            if RacePolicy(race).restarts:
+            if inputs.config and inputs.config.race_policy == RacePolicy.RESTART:
                 why = "the workload restarts these pods already"
-                raise RefusedError(f"race-policy: {race}: {why}; list-unmeshed has the reasons")
+                raise RefusedError(f"race-policy: restart: {why}; list-unmeshed has the reasons")
             with cluster.connect(self._kubernetes) as client, objects.evicting(client, inputs):
                 text, why = self._run(*command, "--yes", timed=True)
         if why and not text:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Generator
-from functools import partial
 
 import httpx2
 import ops
@@ -174,7 +173,7 @@ class IstioAuxCharm(ops.CharmBase):
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._left is not None:
             # Juju may have taken away what the inputs are read from.
-            event.add_status(status.of_leaving(left=self._left))
+            event.add_status(status.of_leaving(self._left))
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
             event.add_status(status.of_unit(self._inputs, self._problem, self._notes))

@@ -250,7 +250,7 @@ def listed(
     labels: Mapping[str, Any] = MappingProxyType({}),
     namespace: str | None = None,
 ) -> Iterator[Found]:
-    """Yield objects with these labels; the namespace `*` stands for all."""
+    """Yield objects with these labels."""
     with attempt(api_info(kind).resource.kind):
         for each in client.list(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
             kind, namespace=namespace, labels=dict(labels)

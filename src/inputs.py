@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import ops
+from istio_aux.model.policy import RacePolicy
 
 import certificates
 import cluster
@@ -79,7 +80,7 @@ class Inputs:
             deletes=self.config.dead_proxy == "delete",
             inject=self.applications(),
             inject_namespaces=self.config.namespaces,
-            repairs=self.config.race_policy == "restart",
+            repairs=self.config.race_policy == RacePolicy.RESTART,
             revisions=self.revisions,
             dry_runs=self.dry_runs,
             owner=next((each.uid for each in self.namespaces if each.name == self.model), ""),

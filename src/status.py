@@ -10,7 +10,7 @@ from typing import Final
 import istio_aux
 import ops
 from istio_aux.model import selectors
-from istio_aux.model.answers import Injector, ProcessStatus, SuspendedJob, TroubledPod
+from istio_aux.model.answers import Injector, ProcessStatus, TroubledPod
 from istio_aux.model.text import listed, shortened
 
 from cluster import ReconcileError
@@ -130,8 +130,8 @@ def _refresh(inputs: Inputs) -> str:
     return f"juju refresh {inputs.app} --resource {CONTAINER}-image=IMAGE"
 
 
-def of_leaving(left: Sequence[str] = (), waits: str = "") -> ops.StatusBase:
-    """Return the status of a unit that stops or is removed, and `waits` for something.
+def of_leaving(left: Sequence[str]) -> ops.StatusBase:
+    """Return the status of a unit that stops or is removed.
 
     `left`: kinds of objects that it could not delete, which the log names, too.
     """
@@ -141,14 +141,7 @@ def of_leaving(left: Sequence[str] = (), waits: str = "") -> ops.StatusBase:
         )
         logger.error("%s", every)
         return ops.BlockedStatus(f"the unit is being removed; {some}")
-    said = ": ".join(filter(None, ("the unit is being removed", waits)))
-    return ops.WaitingStatus(shortened(said, _LONGEST))
-
-
-def tell_leaving(unit: ops.Unit, waits: str) -> None:
-    """Show while the hook runs what it waits for: pods of Jobs may have an hour."""
-    unit.status = of_leaving(waits=waits)
-    logger.info("%s", unit.status.message)
+    return ops.WaitingStatus("the unit is being removed")
 
 
 def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]:
@@ -213,7 +206,7 @@ def _injector(injector: Injector) -> str:
     return f"{injector.configuration or 'Istio'}: {injector.why}, {since}"
 
 
-def _names(objects: Sequence[TroubledPod | SuspendedJob]) -> list[str]:
+def _names(objects: Sequence[TroubledPod]) -> list[str]:
     return [shortened(f"{each.namespace}/{each.name}", _NAME) for each in objects]
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
-import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any, Final

@@ -147,8 +147,7 @@ template's name and the root. */}}
   "injected" (toRawJson $injected)
   "injection_policies" ($policies | uniq | sortAlpha)
   "namespaces" $namespaces
- "repairs" (hasPrefix "restart" (index $s "race-policy"))
- "repairs_jobs" (eq (index $s "race-policy") "restart-jobs")
+ "repairs" (eq (index $s "race-policy") "restart")
  "selected" (join " || " $selected)
   "settings" (ternary $published "" (le (len $published) (int $rules.constants.longest_settings)))
   "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)

@@ -34,7 +34,6 @@ ROOT: Final = Path(__file__).parents[2]
 # The charm's templates that the chart has, and when an object of each is made.
 TEMPLATES: Final = {
     "access": "",
-    "jobs": "and $c.validates $c.repairs_jobs",
     "policy": "$c.validates",
     "records": "$c.validates",
     "webhook": "",
@@ -102,10 +101,7 @@ def _rules() -> str:
         _APP, _MODEL, (_NAMESPACES,), pod_selector=_PODS, inject_namespaces=("@INJECTED@",)
     )
     sections: dict[str, Any] = {
-        "constants": {
-            **manifests.CONSTANTS,
-            "suspended_kinds": _pairs(manifests.CONSTANTS["suspended_kinds"]),
-        },
+        "constants": manifests.CONSTANTS,
         "namespaces": {
             "most": MOST_SELECTORS,
             "longest": LONGEST_SELECTOR,

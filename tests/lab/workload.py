@@ -246,8 +246,7 @@ class Workload:
             deletes=self._settings.get("dead-proxy") == "delete",
             inject=self.inject,
             revisions=self.revisions,
-            repairs=self._settings.get("race-policy") in {"restart", "restart-jobs"},
-            repairs_jobs=self._settings.get("race-policy") == "restart-jobs",
+            repairs=self._settings.get("race-policy") == "restart",
             settings={**self._settings, "applications": config.as_file(self.inject)},
         )
 

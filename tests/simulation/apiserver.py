@@ -30,11 +30,6 @@ KINDS = {
     "endpointslices": ("discovery.k8s.io/v1", "EndpointSlice"),
     "jobs": ("batch/v1", "Job"),
     "tfjobs": ("kubeflow.org/v1", "TFJob"),
-    "pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"),
-    "mpijobs": ("kubeflow.org/v1", "MPIJob"),
-    "paddlejobs": ("kubeflow.org/v1", "PaddleJob"),
-    "xgboostjobs": ("kubeflow.org/v1", "XGBoostJob"),
-    "jaxjobs": ("kubeflow.org/v1", "JAXJob"),
     "statefulsets": ("apps/v1", "StatefulSet"),
     "replicasets": ("apps/v1", "ReplicaSet"),
 }
@@ -136,13 +131,12 @@ class ApiServer(Store):
         assert to.resource == "pods"
         self.delete_pod(found.name)
 
-    def evict(self, to: Path, eviction: Json, *, dry: bool) -> Stored:
-        pod = super().evict(to, eviction, dry=dry)
+    def evict(self, to: Path, eviction: Json) -> Stored:
+        pod = super().evict(to, eviction)
         phase = pod.object.get("status", {}).get("phase")
         if phase not in {"Succeeded", "Failed", "Pending"} and (why := self.budget(pod)):
             raise ApiError(429, why, reason="TooManyRequests", retry_after=None)
-        if not dry:
-            self.delete_pod(pod.name)
+        self.delete_pod(pod.name)
         return pod
 
     def bookmark(self, stream: Stream) -> None:

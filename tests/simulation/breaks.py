@@ -5,7 +5,6 @@ A break is found by a seed whose violation is not there without the break.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -18,23 +17,21 @@ from istio_aux.kube import actions, exec  # noqa: A004  (a module of the product
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.lease import Lease
 from istio_aux.kube.watch import Watch
-from istio_aux.model import kubelet
+from istio_aux.model import kubelet, owners
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.task import End, Task
-from istio_aux.repair import rollout, suspended_jobs, suspension
-from istio_aux.repair.candidate import Candidate
+from istio_aux.repair import rollout
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout
 from istio_aux.repair.store import PodStore
-from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.tasks import Slots
 from istio_aux.watches import Watches
 from istio_aux.wiring import Wiring
 from msgspec import structs
 
 from simulation.play import play
-from simulation.properties import GIVEN_UP, LAPSED, NOT_FREED, SUSPENDED
+from simulation.properties import GIVEN_UP, LAPSED, NOT_FREED, OF_JOB
 
 SEEDS = range(50)
 _NEVER = 1e9
@@ -162,20 +159,6 @@ def _by_the_wall(held: Any) -> Any:
     return aged
 
 
-def _not_after_errors(adopt: Any) -> Any:
-    return lambda *args: None if sys.exc_info()[0] else adopt(*args)
-
-
-@contextmanager
-def _not_followed() -> Generator[None]:
-    """Nor found by an early search."""
-    with (
-        _replace(SuspendedJobs, "_adopt", _not_after_errors),
-        _replace(suspended_jobs, "Backoff", _rarely),
-    ):
-        yield
-
-
 def _too_late(latest: Any) -> Any:
     return lambda self, seconds: latest(self, seconds) + self._retry * (seconds == self._deadline)
 
@@ -194,8 +177,8 @@ def _performed(attempt: Any) -> Any:
     )
 
 
-def _rarely(backoff: Any) -> Any:
-    return lambda first, longest: backoff(longest if longest > 300 else first, longest)
+def _of_no_job(controls: Any) -> Any:
+    return lambda *of: structs.replace(controls(*of), is_job=False)
 
 
 def _once_each(apply: Any) -> Any:
@@ -258,8 +241,8 @@ BREAKS = {
     "the answer of an agent is believed": _break(
         0, "bad agents", NOT_FREED, Task, "answered", _believed
     ),
-    "a Job is resumed while its pods end": _break(
-        0, "old Jobs", "a Job failed because of us", suspension, "own", _returns([])
+    "a Job's pod is restarted as others are": _break(
+        0, "drains", OF_JOB, owners, "controls", _of_no_job
     ),
     "a pod that is gone is not forgotten": _break(
         0, "crowd", _KEPT, PodStore, "delete", _returns(None)
@@ -277,12 +260,6 @@ BREAKS = {
         watcher,
         "read_policy",
         lambda read: lambda *of: read(*of[:2], None),
-    ),
-    "a suspension without an answer is not followed": _break(
-        0, "old Jobs, lost answers", SUSPENDED, _not_followed
-    ),
-    "a late suspension is not searched for": _break(
-        0, "old Jobs, late requests", SUSPENDED, suspended_jobs, "Backoff", _rarely
     ),
     "a wall clock says how old a pod is": _break(
         27,
@@ -305,14 +282,6 @@ BREAKS = {
     ),
     "a leader that knows no namespaces leads on": _break(
         7, "deaf units, relabelled namespaces", NOT_FREED, Watches, "dead", _of_pods
-    ),
-    "a finished pod of a Job is restarted": _break(
-        12,
-        "old Jobs, native sidecars",
-        "a finished pod of a Job is restarted",
-        Candidate,
-        "of",
-        lambda of: lambda pod: structs.replace(of(pod), finished=False),
     ),
     "a relabelled namespace is not looked at again": _break(
         7, "relabelled namespaces", NOT_FREED, QuitController, "_steer_all", _of_no_namespace

@@ -92,9 +92,6 @@ class ModelClient(Client):
     async def put(self, path: str, body: bytes) -> bytes:
         return await self._exchange("PUT", path, (), body=body)
 
-    async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        return await self._exchange("PATCH", path, params, body=body)
-
     async def delete(self, path: str, body: bytes) -> bytes:
         return await self._exchange("DELETE", path, (), body=body)
 

@@ -20,7 +20,7 @@ from simulation.network import Network
 from simulation.properties import Judge
 from simulation.store import Change, Json, Stored
 from simulation.unit import Unit
-from simulation.workloads import Owner, TFJob, has_sidecar, owner_of
+from simulation.workloads import Owner, has_sidecar, owner_of
 from simulation.world import World
 
 NAMESPACES = ("apps", "batch", "greedy")
@@ -98,9 +98,7 @@ class Cluster:
             quit_policy=QuitPolicy(grace=dice.choice((0.0, 0.0, 10.0)), dead_proxy=delete),
             # With fewer slots a few pods suffice to fill them.
             quit_limits=QuitLimits(at_once=8, retries_at_once=4),
-            repair_policy=RepairPolicy(
-                race=RacePolicy.RESTART_JOBS if dice.random() < 0.9 else RacePolicy.RESTART
-            ),
+            repair_policy=RepairPolicy(race=RacePolicy.RESTART),
         )
 
     # Istio.
@@ -174,10 +172,7 @@ class Cluster:
             return
         if resource == "pods":
             self.judge.pod_changed(change)
-            owner = self.owner(found)
-            if isinstance(owner, TFJob):
-                owner.see(change)
-            elif owner:
+            if owner := self.owner(found):
                 owner.poke()
         elif owner := self.owners.get(found.uid):
             owner.poke()

@@ -28,12 +28,11 @@ OF_REQUESTS = (
 )  # fmt: skip
 OF_PODS = (
     "bad agents", "dead proxies", "failing payloads", "late status", "slow controllers",
-    "never ready", "old kubelets", "native sidecars", "defects", "old Jobs",
+    "never ready", "old kubelets", "native sidecars", "defects",
 )  # fmt: skip
 _VERBS = [
     ("GET", "pods", ""), ("POST", "pods", "exec"), ("POST", "pods", "eviction"),
-    ("PATCH", "jobs", ""), ("PATCH", "tfjobs", ""), ("GET", "namespaces", ""),
-    ("PUT", "leases", ""), ("GET", "nodes", ""), ("POST", "pods", ""),
+    ("GET", "namespaces", ""), ("PUT", "leases", ""), ("GET", "nodes", ""), ("POST", "pods", ""),
 ]  # fmt: skip
 _CROWDED = frozenset({"hung node", "crowd"})
 _OF_RESTARTS = frozenset(

@@ -46,11 +46,10 @@ class Network:
     def way(self, request: Request) -> float:
         """Seconds until a request arrives; a proxy on the way may have kept it."""
         late = request.writes and request.to.part not in {"exec", "portforward"}
-        patches = request.method == "PATCH"
-        if late and self._world.happens("late requests", 0.3 if patches else 0.04):
+        if late and self._world.happens("late requests", 0.04):
             seconds = self._world.dice("late requests").uniform(3, 40)
             self._world.tell("{} arrives after {:.1f} s", request, seconds)
-            if self._world.dice("late requests").random() < (0.5 if patches else 0.1):
+            if self._world.dice("late requests").random() < 0.1:
                 self._world.after(1.0, request.process.unit.crash)
             return seconds
         return self.latency()
@@ -79,7 +78,7 @@ class Network:
             found = world.dice("lost requests").choice(("unconnected", "before"))
             world.tell("{} never arrives", request)
             return found
-        if world.happens("lost answers", 0.2 if request.method == "PATCH" else 0.03):
+        if world.happens("lost answers", 0.03):
             found = world.dice("lost answers").choice(("after", "reset", "reset"))
             world.tell("the answer to {} is lost", request)
             return found

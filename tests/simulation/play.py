@@ -15,8 +15,6 @@ from simulation.properties import (
     GIVEN_UP,
     GIVEN_UP_BOUND,
     RELISTS,
-    RESUMED_BOUND,
-    SUSPENDED,
 )
 from simulation.world import Violation, World
 
@@ -144,16 +142,7 @@ def _finish(cluster: Cluster, go_on: Callable[..., bool]) -> bool:
     def done() -> bool:
         return not judge.unfinished()
 
-    def blame(*of: str) -> None:
-        for kind, text in judge.unfinished():
-            if not of or kind in of:
-                world.violate(kind, text)
-
-    if not go_on(RESUMED_BOUND, done):
-        return False
-    if not world.faults & {"restored etcd", "tampered Lease"}:  # Else only a late search finds it.
-        blame(SUSPENDED)
-    if not go_on(BOUND - RESUMED_BOUND, done):
+    if not go_on(BOUND, done):
         return False
     if world.faults & READS:
         go_on(RELISTS - BOUND, done)
@@ -161,7 +150,8 @@ def _finish(cluster: Cluster, go_on: Callable[..., bool]) -> bool:
         go_on(GIVEN_UP_BOUND - BOUND, done)
     if "defects" not in world.faults:
         judge.errors()
-    blame()
+    for kind, text in judge.unfinished():
+        world.violate(kind, text)
     return True
 
 

@@ -40,11 +40,6 @@ def populate(cluster: Cluster) -> None:
     for name, kind in (("mnist", TFJob), ("report", Job)):
         if dice.random() < 0.5:
             cluster.add(kind(cluster, "batch", name, 2, _jobs_plan(cluster, dice)))
-    for number in range(3 if "old Jobs" in cluster.world.faults else 0):
-        runs = {"main": [Run(cluster.world.dice("old Jobs").uniform(40, 200))]}
-        for kind in (TFJob, Job):
-            name = f"old-{kind.resource}-{number}"
-            cluster.add(kind(cluster, "batch", name, 1, lambda runs=runs: Plan(runs)))
 
 
 def grow(cluster: Cluster, window: float) -> None:

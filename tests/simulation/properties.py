@@ -11,7 +11,6 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from istio_aux.kube.events import BURST, RATE
 from istio_aux.model.policy import QuitMode, RacePolicy
 
@@ -26,7 +25,6 @@ from simulation.workloads import (
     has_sidecar,
     is_deleting,
     is_ready,
-    phase,
 )
 
 if TYPE_CHECKING:
@@ -44,10 +42,7 @@ NOT_FREED = "a finished pod is not freed"
 LAPSED = "a leader that could renew its Lease lets it lapse"
 RELISTS = 1500.0
 """The same where a read may have seen what no watch showed: two full lists."""
-SUSPENDED = "a suspended Job is not resumed"
-RESUMED_BOUND = 240.0
-"""The same for a Job that is suspended: it is read again after 30 s at the latest, and what a lost
-request did is searched for after 5 s, and then after twice the time again and again."""
+OF_JOB = "a pod of a Job is evicted"
 GIVEN_UP = "a pod without a sidecar is given up"
 GIVEN_UP_BOUND = 9000.0
 """The same for restarts. Where no new pod comes, a controller may have been scaled down: another of
@@ -78,7 +73,6 @@ class Judge:
         self.under_way: dict[str, Restart] = {}  # By the UID of the controller.
         self.hopeless: dict[str, float] = {}  # When a restart began that did not help.
         self.ours: set[str] = set()  # UIDs of pods that ended because of us.
-        self.suspended: dict[str, float] = {}  # Jobs that we suspended, until their new pods.
         self.held: dict[str, float] = {}  # When each process last sent a renewal that was accepted.
         self.writes = 0
         self.tells = 0
@@ -117,7 +111,6 @@ class Judge:
         """A process sends a request."""
         process, to = request.process, request.to
         acts = to.resource == "pods" and to.name and request.writes
-        acts = acts or (request.method == "PATCH" and to.resource not in {"leases", "events"})
         if process.ended or not acts:
             return
         since = self._world.now - self.held.get(process.name, -1e9)
@@ -172,7 +165,7 @@ class Judge:
             wanted = (body.get("deleteOptions") or {}).get("preconditions") or {}
         elif request.method == "DELETE":
             wanted = body.get("preconditions") or {}
-        elif request.method in {"PATCH", "PUT"}:
+        elif request.method == "PUT":
             wanted = body.get("metadata") or {}
         self.writes += 1
         fields = ("resourceVersion",) if to.resource == "leases" else ("uid", "resourceVersion")
@@ -199,8 +192,6 @@ class Judge:
             self._evicted(before, request)
         elif request.method == "DELETE" and before and "proxy crashes" not in self._world.faults:
             self.ours.add(before.uid)
-        elif request.method == "PATCH" and before:
-            self._patched(request, body, before)
 
     def lapsed(self, unit: Unit, why: str) -> None:
         """The process of a unit leads no more."""
@@ -242,17 +233,12 @@ class Judge:
                 f" another one ({before.pod}), which is not replaced"
             )
             self._world.violate("two restarts at once", text)
+        if isinstance(owner, Job):
+            text = f"{process.unit} evicts {pod.name[1]} of {owner}"
+            self._world.violate(OF_JOB, text)
         self._repeated(owner, pod.name[1], process)
-        self._finished(owner, [pod], request)
         known = frozenset(each.uid for each in owner.pods)
         self.under_way[owner.uid] = Restart(pod.uid, self._world.now, known)
-
-    def _finished(self, owner: Owner, pods: list[Stored], request: Request) -> None:
-        """Pods of a Job are restarted: is there one that has something to do?"""
-        over = [pod.version <= request.seen and _payload_is_over(pod) for pod in pods]
-        if isinstance(owner, Job) and pods and all(over):
-            text = f"{request.process.unit} restarts {pods[0].name[1]} of {owner}"
-            self._world.violate("a finished pod of a Job is restarted", text)
 
     def _repeated(self, owner: Owner, what: str, process: Process) -> None:
         since = self.hopeless.get(owner.uid)
@@ -262,22 +248,6 @@ class Judge:
                 " after which a new pod of it got no sidecar either"
             )
             self._world.violate("restart that did not help is repeated", text)
-
-    def _patched(self, request: Request, body: Json, before: Stored) -> None:
-        owner = self._cluster.owners.get(before.uid)
-        if not isinstance(owner, Job):
-            return
-        spec = body.get("spec") or {}
-        policy = spec.get("runPolicy", spec)
-        if policy.get("suspend") is True:
-            self._world.tell("{} is suspended by {}", owner, request.process.unit)
-            self._repeated(owner, "suspended", request.process)
-            pods = [pod for pod in owner.pods if not has_sidecar(pod) and not is_deleting(pod)]
-            self._finished(owner, pods, request)
-            self.suspended[owner.uid] = self._world.now
-            self.ours.update(pod.uid for pod in owner.pods)
-        elif policy.get("suspend") is False:
-            self._world.tell("{} is resumed by {}", owner, request.process.unit)
 
     # The cluster.
 
@@ -305,7 +275,7 @@ class Judge:
             self._world.violate(kind, pod.name[1])
 
     def restored(self) -> None:
-        for known in (self.under_way, self.hopeless, self.suspended, self._removed, self._deleting):
+        for known in (self.under_way, self.hopeless, self._removed, self._deleting):
             known.clear()
         self.ours.clear()
         for pod in self._cluster.server.list("pods"):
@@ -344,18 +314,10 @@ class Judge:
         restart = self.under_way.get(owner.uid)
         if restart and after.uid not in restart.known:
             if not sidecar:
-                self._no_help(owner, restart.at)
-            elif is_ready(after) or phase(after) == "Succeeded" or isinstance(owner, Job):
                 del self.under_way[owner.uid]
-        resumed = isinstance(owner, Job) and not owner.suspended
-        if before is None and resumed:
-            since = self.suspended.pop(owner.uid, None)
-            if since and not sidecar:
-                self._no_help(owner, since)
-
-    def _no_help(self, owner: Owner, since: float) -> None:
-        self.under_way.pop(owner.uid, None)
-        self.hopeless.setdefault(owner.uid, since)
+                self.hopeless.setdefault(owner.uid, restart.at)
+            elif is_ready(after):
+                del self.under_way[owner.uid]
 
     def scaled(self, owner: Owner) -> None:
         """A controller got another number of pods: nobody knows which pod replaces which."""
@@ -391,8 +353,6 @@ class Judge:
                 text = f"{box.name[1]} ({box.uid}), finished at {box.finished or 0:.1f} s"
                 found.append((NOT_FREED, text))
         for owner in self._cluster.owners.values():
-            if isinstance(owner, Job) and owner.suspended and not owner.deleted:
-                found.append((SUSPENDED, str(owner)))
             if isinstance(owner, ReplicaSet | StatefulSet) and self._restartable(owner):
                 names = [p.name[1] for p in owner.pods if not has_sidecar(p)]
                 found.append((GIVEN_UP, ", ".join(names)))
@@ -403,7 +363,8 @@ class Judge:
         cluster, unknown = self._cluster, "configmaps" in self._cluster.server.broken
         if unknown and not all(unit.process and unit.process.policy for unit in cluster.units):
             return False
-        if not (cluster.settings.repair_policy.race.restarts and cluster.injects(owner.namespace)):
+        race = cluster.settings.repair_policy.race
+        if race is not RacePolicy.RESTART or not cluster.injects(owner.namespace):
             return False
         hopeless = owner.stubborn or owner.uid in self.hopeless or owner.uid in self.excused
         if owner.deleted or hopeless or not owner.plan().ready:
@@ -424,25 +385,13 @@ def _against_settings(request: Request) -> str:
     """Which setting of its process forbids a request; empty if none does."""
     to, settings = request.to, request.process.settings
     race = settings.repair_policy.race
-    spec = msgspec.json.decode(request.body).get("spec") or {} if request.method == "PATCH" else {}
-    suspends = spec.get("runPolicy", spec).get("suspend") is True
-    if to.part == "eviction" or suspends:
-        jobs = suspends and race is not RacePolicy.RESTART_JOBS
-        return "" if race.restarts and not jobs else f"race-policy is {race}"
+    if to.part == "eviction":
+        return "" if race is RacePolicy.RESTART else f"race-policy is {race}"
     quits = to.resource == "pods" and settings.quit is not QuitMode.ENABLED
     return f"quit is {settings.quit}" if quits else ""
-
-
-def _payload_is_over(pod: Stored) -> bool:
-    """Whether all containers of a pod are reported as terminated; a Job's start no more."""
-    found = pod.object.get("status", {}).get("containerStatuses") or ()
-    return bool(found) and all("terminated" in each["state"] for each in found)
 
 
 def _what(request: Request) -> str:
     to = request.to
     part = f"/{to.part}" if to.part else ""
-    text = f"{request.method} {to.resource}/{to.name}{part}"
-    if request.method == "PATCH":
-        text += f" {msgspec.json.decode(request.body).get('spec')}"
-    return text
+    return f"{request.method} {to.resource}/{to.name}{part}"

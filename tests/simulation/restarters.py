@@ -199,7 +199,7 @@ def evicts(world: World, number: int, task: Task) -> Iterator[Step]:
         conflict = refused(world, number, "the pod has changed")
         yield Step(f"{who} hears of a conflict", conflict, fair=True)
     else:
-        accepted = after.unit(number, rollout=rollout.accepted(unit.rollout, evicted=True))
+        accepted = after.unit(number, rollout=rollout.accepted(unit.rollout))
         done = observed(accepted.unit(number, task=None), number)
         yield Step(f"{task.uid} is evicted", done, fair=True)
     if world.may("losses"):

@@ -245,20 +245,17 @@ class Store:
             case "GET":
                 return self._read(to, params)
             case "POST" if to.part == "eviction":
-                self.evict(to, found, dry="dryRun" in params)
+                self.evict(to, found)
                 return msgspec.json.encode(SUCCESS)
             case "POST":
                 return self.post(to, found)
             case "DELETE":
                 self.delete(to, self.checked(to, found.get("preconditions") or {}))
                 return msgspec.json.encode(SUCCESS)
+        assert method == "PUT"
         before = self.checked(to, found["metadata"])
-        if method == "PUT":
-            kept = {key: before.meta[key] for key in ("uid", "creationTimestamp")
-                    if key in before.meta}  # fmt: skip
-            found["metadata"] = {**found["metadata"], **kept}
-        else:
-            found = merged(before.object, found)
+        kept = {key: before.meta[key] for key in ("uid", "creationTimestamp") if key in before.meta}
+        found["metadata"] = {**found["metadata"], **kept}
         return self._store(to.resource, found, before).body
 
     def post(self, to: Path, found: Json) -> bytes:
@@ -272,7 +269,7 @@ class Store:
         """Delete an object that is as it is wanted to be."""
         self.remove(to.resource, *found.name)
 
-    def evict(self, to: Path, eviction: Json, *, dry: bool) -> Stored:  # noqa: ARG002  (for operators that override it)
+    def evict(self, to: Path, eviction: Json) -> Stored:
         """Evict a pod, if it may be; here it stays. Returns the pod."""
         return self.checked(to, (eviction.get("deleteOptions") or {}).get("preconditions") or {})
 
@@ -329,16 +326,3 @@ class Store:
 
 def _selection(to: Path, params: Mapping[str, str]) -> Selects:
     return selection(params.get("labelSelector", ""), params.get("fieldSelector", ""), to.namespace)
-
-
-def merged(before: Any, patch: Any) -> Any:
-    """What a merge patch makes of an object (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return patch
-    found = dict(before) if isinstance(before, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = merged(found.get(key), value)
-    return found

@@ -1,7 +1,7 @@
-"""The controllers of workloads, as far as restarts and resumptions depend on what they do.
+"""The controllers of workloads, as far as restarts depend on what they do.
 
 Each looks at its pods a little after they changed, and makes or deletes some. What is written about
-them stands in the docstrings of `istio_aux.repair.rollout` and `istio_aux.repair.suspension`.
+them stands in the docstring of `istio_aux.repair.rollout`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from istio_aux.model.pod import PROXY
 
 from simulation.apiserver import KINDS
 from simulation.kubelet import Plan
-from simulation.store import Change, Json, Stored
+from simulation.store import Stored
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -47,7 +47,6 @@ class Owner:
 
     resource = ""
     policy = "Always"
-    label = "app"
 
     def __init__(
         self, cluster: Cluster, namespace: str, name: str, replicas: int, plan: Callable[[], Plan]
@@ -60,15 +59,11 @@ class Owner:
         self._dice = cluster.world.dice(f"owner {name}")
         self._made = 0
         meta = {"namespace": namespace, "name": name}
-        self.uid = self.server.create(self.resource, {"metadata": meta, **self.spec()}).uid
+        self.uid = self.server.create(self.resource, {"metadata": meta}).uid
         self.poke()
 
     def __str__(self) -> str:
         return f"{KINDS[self.resource][1]} {self.name}"
-
-    def spec(self) -> Json:
-        """What its object has beside metadata."""
-        return {}
 
     @property
     def object(self) -> Stored | None:
@@ -106,7 +101,7 @@ class Owner:
         reference = {"apiVersion": api, "kind": kind, "name": self.name, "uid": self.uid,
                      "controller": True}  # fmt: skip
         meta = {"namespace": self.namespace, "name": name, "ownerReferences": [reference],
-                "labels": {self.label: self.name}}  # fmt: skip
+                "labels": {"app": self.name}}  # fmt: skip
         self.cluster.create_pod(meta, self.policy, self.plan(), bare=self.stubborn)
 
     def fresh_name(self) -> str:
@@ -165,45 +160,26 @@ class StatefulSet(Owner):
 
 
 class Job(Owner):
-    """A batch Job: a pod that is deleted counts as a failure, unless the Job is suspended."""
+    """A batch Job: a pod that is deleted counts as a failure."""
 
     resource = "jobs"
     policy = "Never"
-    label = "batch.kubernetes.io/job-name"
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         self.failed: dict[str, None] = {}  # UIDs of the pods that counted, in order.
         self.succeeded: dict[str, None] = {}
-        self._released: set[str] = set()  # Pods whose end does not count.
         self.outcome = ""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-
-    def spec(self) -> Json:
-        return {"spec": {"suspend": False, "backoffLimit": 3}, "status": {}}
-
-    @property
-    def suspended(self) -> bool:
-        found = self.object
-        return bool(found and self._policy(found).get("suspend"))
-
-    def _policy(self, found: Stored) -> Json:
-        return found.object["spec"]
 
     def sync(self) -> None:
         if self.outcome:
             return
-        if self.suspended:
-            self._suspend()
-            return
-        self._say("Suspended", "False")
         active = 0
         for pod in self.pods:
-            uid = pod.uid
             if phase(pod) == "Succeeded":
-                self.succeeded[uid] = None
+                self.succeeded[pod.uid] = None
             elif phase(pod) == "Failed" or is_deleting(pod):
-                if uid not in self._released:
-                    self.failed.setdefault(uid)
+                self.failed.setdefault(pod.uid)
             else:
                 active += 1
         if len(self.failed) > 3:
@@ -214,93 +190,28 @@ class Job(Owner):
             for _ in range(self.replicas - len(self.succeeded) - active):
                 self.make(self.fresh_name())
 
-    def restored(self) -> None:
-        super().restored()
-        if self.outcome:
-            self._say(self.outcome, "True")
-
-    def _suspend(self) -> None:
-        for pod in self.pods:
-            if phase(pod) not in ENDED and not is_deleting(pod):
-                self._released.add(pod.uid)
-                self.server.delete_pod(pod.name)
-        self._say("Suspended", "True")
-
-    def _say(self, condition: str, status: str) -> None:
-        def change(found: Json) -> None:
-            others = [c for c in found["status"].get("conditions", ()) if c["type"] != condition]
-            found["status"]["conditions"] = [*others, {"type": condition, "status": status}]
-            found["status"]["failed"] = len(self.failed)
-
-        found = self.object
-        said = [
-            each["status"]
-            for each in (found.object["status"].get("conditions") or () if found else ())
-            if each["type"] == condition
-        ]
-        if said != [status] and (said or status == "True"):
-            self.server.update(self.resource, (self.namespace, self.name), change)
-
     def finish(self, outcome: str, because: str = "") -> None:
         """It is complete, or has failed because of the pod with this UID."""
         self.outcome = outcome
         self.world.tell("{} is finished: {}", self, outcome)
-        self._say(outcome, "True")
         if outcome == "Failed":
             self.cluster.judge.job_failed(self, because)
 
 
 class TFJob(Job):
-    """A Job of the training operator, which sees pods late.
+    """A Job of the training operator.
 
-    A pod that runs and has to end counts as failed, unless the Job is suspended (1.9
-    pkg/core/status.go).
+    A pod that runs and has to end counts as failed (1.9 pkg/core/status.go).
     """
 
     resource = "tfjobs"
-    label = "training.kubeflow.org/job-name"
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        self._seen: dict[str, Stored] = {}
-        self._arrives = 0.0
-        super().__init__(*args, **kwargs)
-
-    def spec(self) -> Json:
-        return {"spec": {"runPolicy": {"suspend": False}}, "status": {}}
-
-    def _policy(self, found: Stored) -> Json:
-        return found.object["spec"]["runPolicy"]
-
-    def restored(self) -> None:
-        self._seen = {pod.name[1]: pod for pod in self.pods}
-        super().restored()
-
-    def see(self, change: Change) -> None:
-        lag = self._dice.uniform(0.01, 0.3)
-        if self.world.happens("slow controllers", 0.2):
-            lag = self.world.dice("slow controllers").uniform(0.3, 1.5)
-        self._arrives = max(self._arrives, self.world.now + lag)
-        self.world.at(self._arrives, self._see, change)
-
-    def _see(self, change: Change) -> None:
-        if change.after:
-            self._seen[change.after.name[1]] = change.after
-        elif change.before:
-            self._seen.pop(change.before.name[1], None)
-        self.poke()
 
     def sync(self) -> None:
         if self.outcome:
             return
-        if self.suspended:
-            for pod in self._seen.values():
-                self.server.delete_pod(pod.name)
-            self._say("Suspended", "True")
-            return
-        self._say("Suspended", "False")
-        done = 0
+        found, done = {pod.name[1]: pod for pod in self.pods}, 0
         for number in range(self.replicas):
-            pod = self._seen.get(f"{self.name}-worker-{number}")
+            pod = found.get(f"{self.name}-worker-{number}")
             if pod is None:
                 self.make(f"{self.name}-worker-{number}")
             elif phase(pod) == "Failed" or (phase(pod) == "Running" and is_deleting(pod)):

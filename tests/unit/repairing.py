@@ -65,12 +65,12 @@ class Cluster(ApiServer):
         self.dry_run = self._inject
         self._made = 0
 
-    def evict(self, to: Path, eviction: dict[str, Any], *, dry: bool) -> Stored:
+    def evict(self, to: Path, eviction: dict[str, Any]) -> Stored:
         self.evictions.append(to.name)
         self.bodies.append(eviction)
         if self.answers:
             raise self.answers.pop(0)
-        found = super().evict(to, eviction, dry=dry)
+        found = super().evict(to, eviction)
         self.remove("pods", *found.name)
         if self.replaces:
             self.replacement(found.object)

@@ -54,7 +54,7 @@ ANSWERS: Mapping[str, object] = {
         "called_before_us": None, "injectors": [], "injector-live": True, "watched-pods": 7,
         "called-before-us": [], "selected-namespaces": ["training"], "stuck-pods": [],
         "blocked-pods": [], "lost-pods": [], "holders": [], "race": "report", "unmeshed-pods": [],
-        "unmeshed-total": 0, "unmeshed-unknown": 0, "suspended-jobs": [], "applications": [],
+        "unmeshed-total": 0, "unmeshed-unknown": 0, "applications": [],
         "unreadable-objects": [], "unreadable-total": 0, "leader": True, "lease-holder": "jane",
         "quit": "enabled"},
     "/proxy/metrics": f"istio_aux_quits_total 3\nother{{a=\"{SECRET}\"}} 1\n",

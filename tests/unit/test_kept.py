@@ -12,7 +12,6 @@ import ssl
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
@@ -24,12 +23,10 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.objects import key_of
 from istio_aux.model import kept
 from istio_aux.model import pod as pods
-from istio_aux.model.owners import FoundJob, Job
 from istio_aux.model.pod import Metadata, OwnerReference, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
-from istio_aux.repair import suspension
 from istio_aux.repair.candidate import Candidate
 from istio_aux.settings import DEFAULTS
 from istio_aux.wiring import Wiring
@@ -93,7 +90,6 @@ BASES: dict[str, tuple[type[Any], Document, int]] = {
         Pod, pod({"main": exited(0), "logger": RUNNING, "istio-proxy": RUNNING}), 4096
     ),
     "pod without sidecar": (Pod, pod({"main": RUNNING}, owner=JOB), 4096),
-    "Job": (Job, {"metadata": NAMED, "spec": {"podFailurePolicy": {"rules": [{}]}}}, 4096),
     "namespace": (Namespace, {"metadata": {**NAMED, "labels": ENABLED}}, 4096),
     "EndpointSlice": (EndpointSlice, SLICE, 4096),
     "configuration": (Configuration, {"metadata": NAMED, "webhooks": [HOOK]}, BY_ADMINS),
@@ -213,11 +209,11 @@ def hostile(kind: type[Any], base: Document, size: int) -> Iterator[tuple[str, b
 
 
 class Process:
-    """All that `serve` keeps, without its requests, as the leader that restarts Jobs."""
+    """All that `serve` keeps, without its requests, as the leader that restarts pods."""
 
     def __init__(self) -> None:
         access = Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: "")
-        race = structs.replace(DEFAULTS.repair_policy, race=RacePolicy.RESTART_JOBS)
+        race = structs.replace(DEFAULTS.repair_policy, race=RacePolicy.RESTART)
         self.wiring = Wiring(structs.replace(DEFAULTS, lease=None, repair_policy=race), access)
         self.store = self.wiring._repair.store
         self.injectors = self.wiring._injectors
@@ -233,15 +229,6 @@ class Process:
                 policies[plane] = injection.read_policy(text.decode())
             return lambda: policies.pop(plane, None)
         found = msgspec.json.decode(text, type=kind)
-        if kind is Job:
-            body = msgspec.json.encode(BASES["pod without sidecar"][1])
-            remove = await self.take(Pod, numbered(body, number), number)
-            owner = self.store.owners[f"training/owner-{numbered(SALT.encode(), number).decode()}"]
-            read = FoundJob(OwnerReference(api_version=JOB[0], kind=JOB[1]), found)
-            left = suspension.begin([read], Candidate(), datetime.now(UTC))
-            assert isinstance(left, suspension.Leave)
-            await self.store.learn(owner, left)
-            return remove
         names = {Pod: "pods", Namespace: "namespaces", Configuration: "injectors"}
         watch, key = self.watches[names.get(kind, "slices")], key_of(found)
         watch._apply(found)

@@ -276,7 +276,7 @@ async def test_who_sees_no_pods_any_more_releases_the_lease_to_one_who_does() ->
 
 
 async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
-    """Pods that it saw before are still freed, and suspended Jobs resumed."""
+    """Pods that it saw before are still freed."""
     async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
         two.unfit = one.unfit = SEES_NONE
         for _ in range(2 * round(QUICK["duration"] / QUICK["retry"])):

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, cast
 
 import pytest
-from aiohttp import web
-from istio_aux.model import kubelet
 from istio_aux.model.answers import State
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import whole
 from istio_aux.repair.reports import ApplicationMesh, follow_applications, oldest
 from istio_aux.repair.rollout import Sidecar
-from simulation.store import Stored
 from unit.asynchronous import background, until
 from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
-from unit.rules.pods import exited
-from unit.rules.training import document
-from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, WITH_JOBS
-from unit.training import FAST, Kubeflow
+from unit.rules.unmeshed import JOB, REPORT, STATEFUL
 
 
 async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() -> None:
@@ -89,7 +78,7 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
         await until(lambda: world.api.evictions == ["web"], "it is live")
         ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert pod == "train"
-        assert note.endswith("not restarted: it is a Job's, and race-policy is not restart-jobs")
+        assert note.endswith("as `kubectl replace --force -f` does")
 
 
 async def rename(world: World, configuration: str) -> None:
@@ -151,116 +140,6 @@ async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
         world.repair.store.invalidate("shop")
         assert not world.repair.finished
         await until(lambda: world.repair.finished, "all is decided again")
-
-
-# Pods of training jobs that have no sidecar: their Job is suspended and resumed.
-
-
-class Injected(Kubeflow):
-    """The same, where all pods but the first two get a sidecar."""
-
-    def put(self, resource: str, found: dict[str, Any]) -> Stored:
-        if resource == "pods" and self._made > 2:
-            found["spec"]["containers"].append({"name": "istio-proxy"})
-        return super().put(resource, found)
-
-
-@contextmanager
-def judged() -> Generator[set[str]]:
-    """Names of the pods whose containers are judged meanwhile."""
-    names = set[str]()
-
-    def called(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code is kubelet.finished.__code__:
-            names.add(frame.f_locals["pod"].metadata.name)
-
-    sys.setprofile(called)
-    try:
-        yield names
-    finally:
-        sys.setprofile(None)
-
-
-@pytest.mark.parametrize("owner", [REPLICAS, JOB])
-async def test_of_pods_that_are_listed_before_a_restart_no_container_is_judged(
-    owner: tuple[str, str],
-) -> None:
-    """A tenant may give it many pods of many containers."""
-    labels = {"batch.kubernetes.io/job-name": "web"}
-    async with Cluster() as api, at_work(api, policy=WITH_JOBS, known=mesh(State.REFUSED)) as world:
-        await world.job()
-        for name in ("web-a", "web-b", "web-c"):
-            await world.pod(name, owner=owner, labels=labels)
-        await world.found("web-a", "web-b", "web-c")
-        with judged() as names:
-            world.repair.store.set_injectors(mesh())
-            await until(lambda: api.evictions, "all is listed")
-        assert "GET /api/v1/namespaces/shop/pods" in api.requests
-        assert not names & {"web-a", "web-b", "web-c"}
-
-
-@asynccontextmanager
-async def training() -> AsyncGenerator[World]:
-    """A repair controller at work in a cluster with a TFJob of two pods."""
-    async with Injected() as api:
-        api.put("tfjobs", document("Running"))
-        api.operate()
-        more: dict[str, Any] = {"job_limits": FAST, "namespace": "training"}
-        async with at_work(api, policy=WITH_JOBS, **more) as world:
-            yield world
-
-
-@pytest.mark.parametrize("gone", [False, True])
-async def test_a_job_whose_pods_finish_while_its_suspension_is_prepared_is_left_alone(
-    gone: bool,
-) -> None:
-    """They may have a native sidecar that has not ended yet, so they are still Running."""
-    async with training() as world:
-        api = cast("Injected", world.api)
-
-        async def finish(request: web.Request) -> web.Response | None:
-            if not request.path.endswith("/tfjobs/mnist"):
-                return None
-            for name in list(api.pods):
-                body = api.get("pods", "training", name) or {}
-                body["status"]["containerStatuses"][0]["state"] = exited(0)
-                if gone:
-                    api.remove("pods", "training", name)
-                else:
-                    api.put("pods", body)
-            seen = "{}" if gone else "its containers are finished"
-            await until(lambda: seen in str(world.unmeshed), "they end")
-            return None
-
-        api.always(finish)
-        refused = (lambda: world.repair.finished) if gone else lambda: world.restarts("refused")
-        await until(refused, "the suspension is given up")
-        assert not [request for request in api.requests if request.startswith("PATCH")]
-
-
-async def test_a_job_is_not_suspended_by_a_decision_that_is_out_of_date() -> None:
-    """The labels of its namespace change again and again while its suspension is prepared."""
-    changes = list[asyncio.Task[None]]()
-
-    async def relabel() -> None:
-        while True:
-            world.repair.store.invalidate("training")
-            await asyncio.sleep(0)
-
-    async def change(request: web.Request) -> web.Response | None:
-        if request.path.endswith("/eviction"):
-            changes.append(asyncio.create_task(relabel()))
-        return None
-
-    async with training() as world:
-        world.api.faults.append(change)
-        ((_, note),) = await until(lambda: world.events("NoSidecar"), "it is given up")
-        assert note.endswith("its TFJob is not suspended: what decides has changed")
-        assert not cast("Injected", world.api).suspended
-        world.api.faults.clear()
-        for each in changes:
-            each.cancel()
-        await until(lambda: world.restarts("resumed") == 1, "it is suspended later")
 
 
 # Applications that ask for sidecars, and the file that names them.

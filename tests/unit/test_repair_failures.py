@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, LateError
+from istio_aux.kube.errors import ApiError, LateError
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import RepairPolicy
@@ -21,8 +21,7 @@ from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
 from unit.leading import Led
 from unit.repairing import LIMITS, SIDECAR, cluster
-from unit.rules.unmeshed import JOB, RESTART, STATEFUL, WITH_JOBS, raw
-from unit.training import kubeflow
+from unit.rules.unmeshed import JOB, RESTART, STATEFUL, raw
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 SEVERAL = "This pod has more than one PodDisruptionBudget"
@@ -120,32 +119,6 @@ async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
         assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
         await world.pod("replacement", SIDECAR)
         await until(lambda: world.api.evictions == ["marker", "second"], "the second is next")
-
-
-@pytest.mark.parametrize(
-    ("job", "because"),
-    [
-        (None, "its Job is gone"),
-        ({"uid": "another"}, "its Job is gone"),
-        ({"deletionTimestamp": "2026-11-21T08:17:00Z"}, "it is being deleted"),
-        ({"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}, "Kueue decides when it is suspended"),
-    ],
-)
-async def test_a_job_that_is_not_suspended_keeps_its_pods(
-    job: dict[str, str] | None, because: str
-) -> None:
-    """It is read once, and its pods are reported with the reason: no pod of a Job is evicted."""
-    async with cluster(policy=WITH_JOBS) as world:
-        if job is not None:
-            await world.job(**job)
-        world.api.refuse("/jobs/web", 500, "", "etcd", times=1)
-        for name in ("a", "b"):
-            await world.pod(name, owner=JOB, restart="Never")
-        await until(lambda: str(world.unmeshed).count(because) == 2, "both are reported")
-        await until(lambda: world.repair.finished, "no other attempt follows")
-        reads = [path for path in world.api.requests if "/jobs/" in path]
-        assert reads == ["GET /apis/batch/v1/namespaces/shop/jobs/web"] * 2
-        assert (world.restarts("refused"), world.api.evictions) == (1, [])
 
 
 async def test_a_controller_that_is_gone_is_forgotten() -> None:
@@ -252,19 +225,3 @@ async def test_no_restart_rests_on_an_answer_that_came_late(
     monkeypatch.setattr(controller, "FRESH", 0.0)
     with pytest.raises(LateError):
         await compared()
-
-
-# Jobs that are suspended without an answer.
-
-TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
-
-
-async def test_a_suspension_that_never_arrives_is_forgotten() -> None:
-    async with kubeflow() as world:
-        world.api.refuse(f"PATCH {TFJOB}", 504, "Timeout", "too late", times=1)
-        process = world.process(unanswered=0.5)
-        with pytest.raises(KubeError):
-            await world.restart(process)
-        assert process.status()
-        await until(lambda: not process.status(), "it is forgotten")
-        assert not world.api.suspended

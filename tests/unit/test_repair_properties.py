@@ -34,7 +34,7 @@ from oracle.pods import pod as oracles
 from unit.leading import Led
 from unit.repairing import BARE, SIDECAR, mesh
 from unit.rules.mesh import ENABLED, INJECT
-from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
+from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, raw
 
 SPACES = ("shop", "bank")
 INJECTS = "istio-injection=enabled"
@@ -49,7 +49,7 @@ class World:
 
     def __init__(self, random: Random) -> None:
         self.random, self.version = random, 0
-        self.policy = random.choice([REPORT, RESTART, WITH_JOBS])
+        self.policy = random.choice([REPORT, RESTART, RESTART])
         web, injected = parse_selector("app.kubernetes.io/name=web"), parse_selector(INJECTS)
         self.options = PodOptions(
             namespaces=NamespaceSelectors(random.choice([(Selector(),), (injected, web)])),
@@ -165,7 +165,6 @@ OWNERS = (JOB, REPLICAS, STATEFUL, ("example.com/v1", "Other"), *TORCH)
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
 SPACES = ["shop", "kubeflow", "team"]
 NETWORK = "PodReadyToStartContainers"
-QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
 
 
 def generated(number: int) -> Pod:
@@ -193,7 +192,7 @@ def generated(number: int) -> Pod:
         "resourceVersion": "41", "creationTimestamp": "2026-11-21T08:16:26Z",
         "ownerReferences": owners, "annotations": {**wish, **mark, **captured},
         "labels": {
-            "app.kubernetes.io/name": name, **random.choice([{}, {}, QUEUED]),
+            "app.kubernetes.io/name": name,
             **random.choice([{}, {}, {}, {INJECT: "true"}, {DATAPLANE: "ambient"}]),
         },
     }  # fmt: skip
@@ -201,13 +200,13 @@ def generated(number: int) -> Pod:
 
 
 def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
-    """Nothing else of a pod is read: rules, rollout and suspension take a candidate."""
+    """Nothing else of a pod is read: rules and rollout take a candidate."""
     web, reasons = parse_selector("app.kubernetes.io/name=web"), set[str]()
     recorder = RepairRecorder(Telemetry(), Events(CLIENT, "host"))
     options = PodOptions(namespaces=parse_namespaces("!no"), inject=web)
     spaces = {"shop": ENABLED, "team": {DATAPLANE: "ambient"}}
     store = PodStore(
-        spaces, WITH_JOBS, recorder, asyncio.Event(), options, clock=lambda: Moment(0, 0)
+        spaces, RESTART, recorder, asyncio.Event(), options, clock=lambda: Moment(0, 0)
     )
     store.control_planes = mesh()
     for number in range(PODS):
@@ -217,14 +216,13 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         candidate = Candidate.of(whole)
         labels = store.namespaces.get(whole.metadata.namespace)
         new, expectation = as_admitted(candidate, labels, options, store.applications, store.expect)
-        action = decide(new, expectation, WITH_JOBS, live=True)
+        action = decide(new, expectation, RESTART, live=True)
         reasons.add(action.reason)
         assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
         assert stored.candidate in (None, candidate), whole
     told = " ".join(sorted(reasons))
     for each in (
-        "containers are finished",
-        "is suspended until",
+        "kubectl replace --force",
         "not known to make",
         "phase Unknown",
         "the pod is in the ambient mesh",

@@ -81,7 +81,6 @@ CASES: dict[str, dict[str, Any]] = {
     "dead-proxy": {"dead-proxy": "delete"},
     "race-policy: none": {"race-policy": "none"},
     "race-policy": {"race-policy": "restart"},
-    "race-policy: restart-jobs": {"race-policy": "restart-jobs"},
     "application": {"application": "team/istio-aux"},
     "start-mode": {"start-mode": "none"},
     "peers": {"peers": "direct"},

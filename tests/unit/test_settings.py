@@ -60,7 +60,7 @@ def test_every_key_is_taken(file: Path) -> None:
         "sidecars: cloud-sql-proxy=ignore, daprd=quit\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
         f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
-        "race-policy: restart-jobs\nroot-namespace: istio-system\n"
+        "race-policy: restart\nroot-namespace: istio-system\n"
         "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
         "pebble-socket: /charm/container/pebble.socket\nunknown-keys: skip\n",
@@ -84,7 +84,7 @@ def test_every_key_is_taken(file: Path) -> None:
         ),
         lease=("kubeflow", "istio-aux.v2"),
         repair_policy=RepairPolicy(
-            race=RacePolicy.RESTART_JOBS,
+            race=RacePolicy.RESTART,
             ours=Application("kubeflow", "istio-aux"),
         ),
         root_namespace="istio-system",

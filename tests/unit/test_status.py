@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux import status
 from istio_aux.injector.rules import Injector
-from istio_aux.model.answers import Holder, Sidecars, State, SuspendedJob, UnreadableObject
+from istio_aux.model.answers import Holder, Sidecars, State, UnreadableObject
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
@@ -55,7 +55,7 @@ BEFORE = ProcessStatus(
     selected_namespaces=["shop"], stuck_pods=[STUCK], blocked_pods=[], lost_pods=[],
     holders=[HOLDER],
     race=RacePolicy.REPORT, unmeshed_pods=[POD], unmeshed_total=1, unmeshed_unknown=0,
-    suspended_jobs=[], applications=[APPLICATION], unreadable_objects=[], unreadable_total=0,
+    applications=[APPLICATION], unreadable_objects=[], unreadable_total=0,
     leader=True,
     lease_holder="me",
     quit=QuitMode.ENABLED,
@@ -84,7 +84,6 @@ SHOWN = [
     {"unmeshed_total": 501},
     {"unmeshed_unknown": 1},
     {"applications": [replace(APPLICATION, meshed=True)]},
-    {"suspended_jobs": [SuspendedJob("shop", "Job", "train", NOON, "its pods lack a sidecar")]},
     {"certificate": "5f70bf18"},
     {"ambient_total": 1},
     # While Jobs come and go beside a live injector, nothing waits for the last sidecar.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2
-from simulation.store import Path, merged, parse, selection
+from simulation.store import Path, parse, selection
 
 Answer = httpx2.Response | httpx2.TransportError | Callable[[], httpx2.Response]
 
@@ -140,10 +140,7 @@ class ApiServer:
         match request.method:
             case "PATCH":
                 apply = self._apply_to_namespace if to.resource == "namespaces" else self._apply
-                if request.headers["content-type"] == "application/merge-patch+json":
-                    apply = self._merge
-                else:
-                    assert request.headers["content-type"] == "application/apply-patch+yaml"
+                assert request.headers["content-type"] == "application/apply-patch+yaml"
                 return apply(request, path, body)
             case "GET" if not to.name:
                 return self._list(request, to)
@@ -170,14 +167,6 @@ class ApiServer:
             and selects(o)
         ]
         return httpx2.Response(200, json={"items": found, "metadata": {}})
-
-    def _merge(self, _: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
-        present = self.objects.get(path)
-        if present is None:
-            return refusal(404, f"{path} not found")
-        assert body["metadata"]["uid"] == present["metadata"]["uid"]
-        self.objects[path] = merged(present, body)
-        return httpx2.Response(200, json=self.objects[path])
 
     def _apply(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
         assert request.url.params["force"] == "true"

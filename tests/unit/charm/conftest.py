@@ -65,7 +65,6 @@ def injector(state: str = "live", why: str = "it injects", name: str = "istio-si
 
 
 TROUBLED = {"uid": "1", "reason": "404"}
-SUSPENDED = {"kind": "Job", "since": SINCE, "reason": "its pods are not gone"}
 # What /status has beside what the charm reads.
 NOTHING = {
     "start-mode": "auto", "watched-pods": 0, "unmeshed-pods": [], "unreadable-objects": [],
@@ -95,7 +94,6 @@ class Workload:
         self.race = "report"
         self.unmeshed_total = 0
         self.unmeshed_unknown = 0
-        self.suspended: list[dict[str, str]] = []
         self.applications: list[dict[str, Any]] = []
         self.pods: list[ListedPod] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
@@ -126,7 +124,6 @@ class Workload:
             "race": self.race,
             "unmeshed-total": self.unmeshed_total,
             "unmeshed-unknown": self.unmeshed_unknown,
-            "suspended-jobs": [SUSPENDED | job for job in self.suspended],
             "applications": self.applications,
             "lease-holder": "istio-aux-1_5e6f",
             "token-expires": SINCE,

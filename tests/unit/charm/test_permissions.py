@@ -113,18 +113,3 @@ def test_a_cluster_without_validating_policies_works(new_unit: Unit) -> None:
         "ValidatingAdmissionPolicy istio-aux-kubeflow-istio-aux-records",
         "ValidatingAdmissionPolicyBinding istio-aux-kubeflow-istio-aux-records",
     ]
-
-
-def test_a_policy_goes_after_the_permission_that_it_narrows(unit: Unit) -> None:
-    kind = "ValidatingAdmissionPolicy"
-    before = unit.api.names(kind)
-    unit.configure(race_policy="restart-jobs")
-    assert unit.api.names(kind) == sorted([*before, f"{before[0]}-jobs"])
-    unit.api.calls.clear()
-
-    unit.configure()
-
-    assert unit.api.names(kind) == before
-    policy = "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/"
-    role = "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/"
-    assert unit.api.first(role) < unit.api.first(policy)

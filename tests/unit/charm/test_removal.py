@@ -34,8 +34,6 @@ def test_the_last_unit_deletes_every_object_and_the_webhook_first(
     assert not unit.api.objects
     deleted = [call.split("/")[-2] for call in unit.api.calls if call.startswith("DELETE")]
     assert deleted[0] == "mutatingwebhookconfigurations"
-    # No pod waits for the webhook while the removal waits for the pods of Jobs.
-    assert unit.api.first("DELETE ") < unit.api.first("GET /apis/batch/v1/jobs")
     # The workload's account never has rights that nothing narrows.
     roles, narrowing = "clusterrolebindings", "validatingadmissionpolicybindings"
     assert deleted.index(roles) < deleted.index(narrowing)
@@ -150,7 +148,7 @@ def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
 
 def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Unit) -> None:
     """The garbage collector deletes them when nobody runs the charm's last hook."""
-    unit.configure(race_policy="restart-jobs")
+    unit.configure(race_policy="restart")
 
     namespace = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MODEL_UID}
     # Blocking: a foreground deletion of the namespace waits for them.

@@ -130,7 +130,7 @@ def test_every_row_of_the_table_is_about_rights_that_some_options_grant() -> Non
 
 
 def test_what_the_table_says_of_the_policies_is_what_they_say() -> None:
-    said = messages(rendered({"race-policy": "restart-jobs"}))
+    said = messages(rendered({"race-policy": "restart"}))
     in_table = {message for row in table() for message in row.narrowed}
 
     assert in_table <= said
@@ -143,7 +143,7 @@ def test_what_no_policy_narrows_is_only_reading() -> None:
     assert {verb for _, _, verb in free} == {"get", "list", "watch"}
     policies = [
         found
-        for found in rendered({"race-policy": "restart-jobs"})
+        for found in rendered({"race-policy": "restart"})
         if found["kind"] == "ValidatingAdmissionPolicy"
     ]
     guarded = {

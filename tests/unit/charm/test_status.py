@@ -87,7 +87,7 @@ def note(unit: Unit, **options: Any) -> None:
 def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) -> None:
     unit.configure(race_policy="restart", pod_selector="team")
     files, objects = unit.files, dict(unit.api.objects)
-    bad = {"quit": "of", "race-policy": "restart-jobs"}
+    bad = {"quit": "of", "race-policy": "none"}
 
     unit.replace(config=bad, leader=leader)
 
@@ -252,10 +252,6 @@ def test_the_status_names_a_mode_that_is_not_the_default(
 APPLICATION = {"live": False, "live-reason": "no injector selects it", "revision": "",
     "root-namespace": "", "meshed": None, "meshed-reason": ""}  # fmt: skip
 PODS = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
-JOBS = [
-    {"namespace": namespace, "kind": "TFJob", "name": name}
-    for namespace, name in (("a", "mnist"), ("a", "resnet"), ("b", "bert"), ("b", "t5"))
-]
 
 
 held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests(gpus=8))
@@ -269,10 +265,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
             "; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked",
         ),
         ({"unmeshed_total": 612}, "; 612 outside the mesh"),
-        (
-            {"suspended": JOBS},
-            "; suspended for their sidecar: a/mnist, a/resnet, b/bert and 1 more",
-        ),
         (
             {"blocked": PODS[:2], "held": [held("vault-agent"), held("vault-agent")]},
             "; 2 pods are kept by vault-agent since 2026-11-21 19:40Z: 16 GPUs",

@@ -77,7 +77,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "dead-proxy": "delete",
         "start-mode": "native",
         "peers": "direct",
-        "race-policy": "restart-jobs",
+        "race-policy": "restart",
         "log-level": "debug",
     }
     numbers = {name: o["default"] + 1 for name, o in OPTIONS.items() if o["type"] == "int"}

@@ -10,7 +10,6 @@ from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.findings import Code
-from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.repair.candidate import Candidate
@@ -23,7 +22,7 @@ from istio_aux.repair.rules import (
     Skip,
     as_admitted,
 )
-from unit.rules.pods import MISSING, RUNNING, exited
+from unit.rules.pods import RUNNING
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
     AMBIENT,
@@ -35,7 +34,6 @@ from unit.rules.unmeshed import (
     RESTART,
     STATEFUL,
     UNKNOWN,
-    WITH_JOBS,
     YES,
     ambient,
     decide,
@@ -47,6 +45,14 @@ from unit.rules.unmeshed import (
 INJECT = "sidecar.istio.io/inject"
 NAME = "app.kubernetes.io/name"
 IGNORED_BY_ISTIO = ("kube-system", "kube-public", "kube-node-lease", "local-path-storage")
+JOBS = [
+    JOB,
+    ("kubeflow.org/v2beta1", "MPIJob"),
+    *(
+        ("kubeflow.org/v1", kind)
+        for kind in ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
+    ),
+]
 OWNED = raw()
 # Owners may be named for garbage collection alone.
 OWNED["metadata"]["ownerReferences"][0]["controller"] = False
@@ -134,7 +140,7 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
 
     istio#15873.
     """
-    decision = decide(row.pod, WITH_JOBS, expectation)
+    decision = decide(row.pod, RESTART, expectation)
     assert isinstance(decision, Skip), decision
     assert row.because in decision.reason
 
@@ -147,11 +153,13 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
         unmeshed(owner=("argoproj.io/v1alpha1", "Workflow")),
         "its controller Workflow (argoproj.io/v1alpha1) is not known to make a new pod",
     ),
-    Row("a Job's pod", job(), "it is a Job's, and race-policy is not restart-jobs"),
-    Row(
-        "a TFJob's pod",
-        job(owner=("kubeflow.org/v1", "TFJob")),
-        "it is a TFJob's, and race-policy is not restart-jobs",
+    *(
+        Row(
+            f"the pod of a {kind} of {api}",
+            job(owner=(api, kind)),
+            f"it is a {kind}'s: delete the {kind} and apply it again, as `kubectl replace --force",
+        )
+        for api, kind in JOBS
     ),
     Row("a pod whose node does not report", unmeshed(phase="Unknown"), "phase Unknown"),
     *(
@@ -171,7 +179,7 @@ def test_reported_under_restart(row: Row) -> None:
     assert decision.reason.startswith(found + row.because)
 
 
-@pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
+@pytest.mark.parametrize("policy", [REPORT, RESTART])
 def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolicy) -> None:
     """Unknown is never healthy: it is reported, but not that the pod is unmeshed.
 
@@ -188,61 +196,6 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
         away = decide(unmeshed(), live=live)
         assert isinstance(away, ReportUnmeshed), "the API server might refuse the new pod"
         assert (away.unmeshed, away.reason.endswith(because)) == (True, True)
-
-
-OVER = "its containers are finished"
-
-
-@pytest.mark.parametrize(
-    ("pod", "because"),
-    [
-        (job({"main": exited(0)}), OVER),
-        (job({"main": exited(3)}), OVER),
-        (job({"main": exited(0), "log": exited(0)}, restart="OnFailure"), OVER),
-        # What mpi-operator makes of a suspension is not known.
-        (
-            job(owner=("kubeflow.org/v2beta1", "MPIJob")),
-            "the MPIJob would fail: its operator counts a pod that is deleted as failed",
-        ),
-    ],
-)  # fmt: skip
-def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
-    pod: Pod, because: str
-) -> None:
-    """istio#15873: its phase follows in a moment, or its Job fails."""
-    decision = decide(pod, WITH_JOBS)
-    assert isinstance(decision, ReportUnmeshed), decision
-    assert decision.reason.endswith(f"not restarted: {because}")
-
-
-KUBEFLOW = ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
-STARTING = job({"main": MISSING}, phase="Pending")
-
-
-@pytest.mark.parametrize(
-    ("pod", "kind", "waits_for"),
-    [
-        *((pod, "Job", ", or the set that it is part of,") for pod in (
-            job(), STARTING, job({"main": exited(1)}, restart="OnFailure"),
-        )),
-        *((job(owner=("kubeflow.org/v1", kind), restart=restart), kind, "")
-          for kind in KUBEFLOW for restart in ("Never", "OnFailure")),
-    ],
-)  # fmt: skip
-def test_a_job_is_suspended_for_its_pods_where_the_policy_allows_it(
-    pod: Pod, kind: str, waits_for: str
-) -> None:
-    """istio#15873: by policy, never by surprise; the reason says what it costs the Job.
-
-    The training operator would take a running pod that is evicted for a failed replica.
-    """
-    decision = decide(pod, WITH_JOBS)
-    assert isinstance(decision, Restart), decision
-    assert decision.suspend
-    assert decision.reason.endswith(
-        f"; the {kind}{waits_for} is suspended until all its pods are gone, and makes new ones;"
-        f" what it has done for the {kind} is lost"
-    )
 
 
 def test_only_a_pod_of_a_stateful_set_has_an_ordinal() -> None:

@@ -244,7 +244,7 @@ def test_who_leads_again_knows_that_its_eviction_was_accepted_however_late_its_w
     assert left
     pods = bare("web-0"), bare("web-1")
     for evicted, expected in ((True, left.old), (False, None)):
-        own = accepted(story.rollout, evicted=evicted)
+        own = accepted(story.rollout) if evicted else story.rollout
         late = story.now._replace(monotonic=story.now.monotonic + LIMITS.unconfirmed)
         seen = observed(restored(own, pods, story.now, left.old), pods, late, LIMITS).replacing
         assert (seen and seen.old) == expected

@@ -54,7 +54,7 @@ def test_the_pod_of_each_kind_is_found(
     assert "changed" in str(given)
 
 
-def test_each_kind_whose_jobs_can_be_suspended_is_known() -> None:
+def test_each_kind_of_job_is_known() -> None:
     assert {kind for _, kind in WORKLOADS} >= {*KINDS, *TRAINING_KINDS}
 
 

@@ -28,7 +28,6 @@ UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
 OURS = Application("kubeflow", "istio-aux")
 REPORT = RepairPolicy(race=RacePolicy.REPORT, ours=OURS)
 RESTART = RepairPolicy(race=RacePolicy.RESTART, ours=OURS)
-WITH_JOBS = RepairPolicy(race=RacePolicy.RESTART_JOBS, ours=OURS)
 NONE = RepairPolicy(race=RacePolicy.NONE)
 
 

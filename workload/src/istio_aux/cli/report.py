@@ -255,7 +255,7 @@ def outside(
     candidate = Candidate.of(pod)
     new, expectation = as_admitted(candidate, labels, settings.pod_options, asking, expected)
     policy = settings.repair_policy
-    if policy.race.restarts:  # Whether it is restarted depends on more than this pod.
+    if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
     settled = datetime.now(UTC).timestamp() >= candidate.addressed + SETTLED
     action = decide(new, expectation, policy, live=None, settled=settled, listens=listens)

@@ -64,7 +64,7 @@ def mesh_again(pod: Pod) -> tuple[str, str]:
     owner = owners.controller(pod.metadata)
     if owner is None:
         return "delete the pod and apply it again", ""
-    maker = owners.controls(owner, pod.metadata.name, pod.restart_policy)
+    maker = owners.controls(owner, pod.metadata.name)
     if maker.is_job:
         return maker.again, ""
     where = shlex.quote(pod.metadata.namespace)

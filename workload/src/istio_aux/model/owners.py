@@ -74,14 +74,13 @@ def group(owner: OwnerReference) -> str:
 
 
 class PodController(msgspec.Struct, frozen=True):
-    """The controller of a pod, and what it does if the pod is evicted; `controls` reads it once."""
+    """The controller of a pod, and whether it makes a new one; `controls` reads it once."""
 
     kind: str = ""  # Kind and UID are empty if there is none.
     uid: str = ""
     is_job: bool = False  # Of a known kind, whose pods finish.
     # Why no controller is known to replace the pod; empty if one is.
     obstacle: str = "the pod has no controller that would make a new one"
-    failure: str = ""  # Why the controller itself would fail; empty if it would not.
     ordinal: int | None = None  # The number of a StatefulSet's pod, from its name.
 
     @property
@@ -90,27 +89,31 @@ class PodController(msgspec.Struct, frozen=True):
         return f"delete the {self.kind} and apply it again, as `kubectl replace --force -f` does"
 
 
-def controls(owner: OwnerReference | None, name: str, restart_policy: str | None) -> PodController:
-    """Read what ``owner`` does, which controls a pod of this name and ``restartPolicy``.
+def controls(owner: OwnerReference | None, name: str) -> PodController:
+    """Read what ``owner`` is, which controls a pod of this name."""
+    if owner is None:
+        return PodController()
+    api, kind = group(owner), owner.kind
+    is_job = kind in _JOBS.get(api, ())
+    obstacle = ""
+    if not is_job and kind not in _SERVICES.get(api, ()):
+        obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
+    number = _ORDINAL.fullmatch(name) if (api, kind) == ("apps", "StatefulSet") else None
+    return PodController(kind, owner.uid, is_job, obstacle, int(number[1]) if number else None)
+
+
+def failure(owner: OwnerReference, restart_policy: str) -> str:
+    """Why a controller would fail if a pod with this ``restartPolicy`` is deleted; or empty.
 
     The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
     pkg/core/status.go). The consequence depends on the kind and its restartPolicy (UpdateJobStatus
     of each). A pod does not show whether that is ``ExitCode`` or ``Never``.
     """
-    if owner is None:
-        return PodController()
-    api, kind = group(owner), owner.kind
-    is_job = kind in _JOBS.get(api, ())
-    obstacle = failure = ""
-    if not is_job and kind not in _SERVICES.get(api, ()):
-        obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
-    if api == "kubeflow.org" and (kind not in _RESTARTING or restart_policy == "Never"):
-        failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
-    number = _ORDINAL.fullmatch(name) if (api, kind) == ("apps", "StatefulSet") else None
-    return PodController(
-        kind, owner.uid, is_job, obstacle, failure,
-        int(number[1]) if number else None,
-    )  # fmt: skip
+    if group(owner) != "kubeflow.org":
+        return ""
+    if owner.kind in _RESTARTING and restart_policy != "Never":
+        return ""
+    return f"the {owner.kind} would fail: its operator counts a pod that is deleted as failed"
 
 
 class JobApi(msgspec.Struct, frozen=True):

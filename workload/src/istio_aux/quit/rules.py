@@ -327,10 +327,11 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    meta = facts.pod.metadata
-    maker = owners.controls(owners.controller(meta), meta.name, facts.pod.restart_policy)
-    if why := maker.obstacle or maker.failure:
-        yield why
+    owner = owners.controller(facts.pod.metadata)
+    if obstacle := owners.controls(owner, facts.pod.metadata.name).obstacle:
+        yield obstacle
+    elif owner and (fails := owners.failure(owner, facts.pod.restart_policy)):
+        yield fails
     for problem in facts.overrides.problems:
         yield problem.why
     if facts.unclear or all(facts.state(n) == ContainerState() for n in facts.unfinished):

@@ -14,7 +14,7 @@ from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
 from istio_aux.model.selectors import LONGEST_NAME
 from istio_aux.model.wish import Wish
 
-_WORD = 16  # Characters: the longest phase, policy and wish that is known has nine.
+_WORD = 16  # Characters: the longest phase and wish that is known has nine.
 # The condition of a pod with a network (KEP-3085, on since Kubernetes 1.29).
 _NETWORK = "PodReadyToStartContainers"
 CAPTURED = "enabled"  # What Istio's CNI says once ztunnel has taken the pod.
@@ -30,7 +30,6 @@ class Candidate(Struct, frozen=True):
     created: float = 0.0  # Seconds since 1970.
     owner: OwnerReference | None = None  # Its controller.
     wish: Wish = Wish()
-    restart_policy: str | None = None
     phase: str = ""
     ready: bool = False
     too_much: int = 0  # Bytes of labels, if they are more than is kept.
@@ -48,7 +47,7 @@ class Candidate(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> Candidate:
         """Read a pod."""
-        meta, policy, wish = pod.metadata, pod.spec.restart_policy, Wish.of(pod)
+        meta, wish = pod.metadata, Wish.of(pod)
         if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
             api, kind = shared(owner.api_version), shared(owner.kind)
             owner = alike(structs.replace(owner, api_version=api, kind=kind))
@@ -69,7 +68,6 @@ class Candidate(Struct, frozen=True):
             owner=owner,
             wish=wish,
             too_much=labels if labels > kept.MOST else 0,
-            restart_policy=policy and shared(policy[:_WORD]),
             phase=shared((pod.status.phase or "")[:_WORD]),
             ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
             names_proxy=pod.names_proxy,
@@ -88,10 +86,8 @@ class Candidate(Struct, frozen=True):
     def sibling(cls, pod: Pod) -> Candidate:
         """Read of a pod what counts beside others of its controller, and not its containers."""
         meta, owner = pod.metadata, owners.controller(pod.metadata)
-        return cls(
-            key=meta.key, version=meta.resource_version, owner=owner,
-            phase=(pod.status.phase or "")[:_WORD], deleting=meta.deletion_timestamp is not None,
-        )  # fmt: skip
+        deleting = meta.deletion_timestamp is not None
+        return cls(key=meta.key, owner=owner, deleting=deleting)
 
     @property
     def ended(self) -> bool:
@@ -101,4 +97,4 @@ class Candidate(Struct, frozen=True):
     @property
     def controller(self) -> PodController:
         """What makes another pod in its place, if anything does."""
-        return owners.controls(self.owner, self.key.name, self.restart_policy)
+        return owners.controls(self.owner, self.key.name)

@@ -67,8 +67,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     # progressDeadlineSeconds.
     patience: float = 600.0
     # Without a new pod for that long, the controller wants one pod less. A controller that cannot
-    # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter). Doubled
-    # each time it happens in a row.
+    # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter).
+    # Doubled each time it happens in a row.
     unreplaced: float = 7200.0
     # A pod that is still there after that was not evicted. The API server works on a request for up
     # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
