@@ -109,7 +109,7 @@ def attacked(programs: Programs) -> Iterator[Workload]:
 
     Its heir answers none, but would lead as soon as the Lease is not renewed in time.
     """
-    settings = {"lease": "attacked/attacked", "race-policy": "restart-jobs"}
+    settings = {"lease": "attacked/attacked", "race-policy": "restart"}
     leader = programs("attacked", settings, publish=True)
     lab.until(lambda: leader.status().get("leader"), what="it to lead")
     heir = leader.replica("attacked-1")

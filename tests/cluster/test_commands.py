@@ -314,7 +314,7 @@ def test_a_dry_run_shows_which_pods_would_be_restarted_and_restarts_none(
     found = verdicts(done)
     assert [pod["outcome"] for pod in found].count("would-restart") == 3
     (job,) = (pod for pod in found if pod["name"].startswith("batch"))
-    assert "race-policy is not restart-jobs" in job["reason"]
+    assert job["reason"].endswith("as `kubectl replace --force -f` does")
     (beyond,) = (pod for pod in found if pod["outcome"] == "kept" and pod is not job)
     assert beyond["reason"].endswith("; not restarted: the limit is 3")
     assert uids(late) == before

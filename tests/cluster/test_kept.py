@@ -138,7 +138,7 @@ def many(cluster: lab.Cluster, kind: str, count: int) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def workload(cluster: lab.Cluster, programs: Programs) -> Workload:
     """A workload that is not running, and a namespace that it serves."""
-    made = programs(NAME, {"race-policy": "restart-jobs"}, start=False)
+    made = programs(NAME, {"race-policy": "restart"}, start=False)
     creation.send(cluster, "POST", "/api/v1/namespaces", json.dumps(
         {"metadata": {"name": NAMESPACE, "labels": {f"lab.test/{NAME}": "yes"}}}
     ).encode())  # fmt: skip

@@ -1,8 +1,7 @@
 """What the charm has set on others' objects and takes back, and what remains if it cannot.
 
 When nobody runs its last hook, the model is deleted, or somebody follows
-`docs/how-to/clean-up-by-hand.md`. Until then no unit answers, and no pod is refused. Which
-suspended Jobs it finds, in which order, and what it does when that fails is in the unit tests.
+`docs/how-to/clean-up-by-hand.md`. Until then no unit answers, and no pod is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import dataclasses
 import re
 import secrets
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,14 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.model import names
 from lab import meshed, served, tools
 from lab.fixtures import await_account
-from lab.kubelet import ScriptedKubelet
 from lab.options import configured
-from lab.workload import PROGRAM
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
-from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, ServiceAccount
+from lightkube.resources.core_v1 import Namespace, ResourceQuota, ServiceAccount
 from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.types import CascadeType, PatchType
 
@@ -69,7 +63,6 @@ def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Valu
         namespace_selectors=[{"matchLabels": {"looked-after-by": name}}],
         ambient=True,
         repairs=True,
-        repairs_jobs=True,
         ca_bundle=make_authority(APP, name).certificate,
         owner=made.metadata.uid or "",
     )
@@ -137,7 +130,6 @@ def test_what_is_left_is_cleaned_up_by_hand(
     selected: str,
 ):
     model = deserted.model
-    create(client, selected, MARK, suspend=True)
     client.patch(Namespace, selected, {"metadata": {"labels": {"istio-injection": None}}})
     mark(client, selected, f"{model}/{APP}")
 
@@ -145,10 +137,6 @@ def test_what_is_left_is_cleaned_up_by_hand(
 
     assert not left(client, model)
     assert not [*client.list(Lease, namespace=model)]
-    assert not [*objects._suspended(client, [])]
-    job = client.get(Job, "job", namespace=selected).spec
-    assert job
-    assert job.suspend is False
     metadata = client.get(Namespace, selected).metadata
     assert metadata
     assert "istio-injection" not in (metadata.labels or {})
@@ -172,88 +160,6 @@ def follow(cluster: lab.Cluster, model: str) -> None:
     commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")
     assert model in commands
     assert "rror" not in served.follow(cluster, commands).stderr
-
-
-MARK = {names.SUSPENDED: "sidecar"}
-
-
-def create(client: lightkube.Client, namespace: str, marks: dict[str, str], **spec: Any) -> None:
-    """A Job that we suspended, or not."""
-    pod = meshed.pod(namespace, "job", sidecar=None)
-    assert pod.spec
-    pod.spec.terminationGracePeriodSeconds = 60
-    client.create(meshed.job(pod, marks, **spec))
-
-
-def look(client: lightkube.Client, namespace: str) -> tuple[bool, bool]:
-    """Whether the Job is suspended, and whether it has our mark."""
-    job = client.get(Job, "job", namespace=namespace)
-    assert job.metadata
-    assert job.spec
-    return bool(job.spec.suspend), names.SUSPENDED in (job.metadata.labels or {})
-
-
-def resuming(cluster: lab.Cluster) -> subprocess.Popen[str]:
-    """What the charm runs in the workload's container before it takes the rights away."""
-    argv = [PROGRAM, "resume-jobs", "--kubeconfig", cluster.kubeconfig]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def begin(client: lightkube.Client, namespace: str) -> Pod:
-    await_account(client, namespace)
-    create(client, namespace, {})
-    (pod,) = lab.until(lambda: pods(client, namespace), what="the Job's pod")
-    return pod
-
-
-def pods(client: lightkube.Client, namespace: str) -> list[Pod]:
-    return list(client.list(Pod, namespace=namespace))
-
-
-def suspend(client: lightkube.Client, namespace: str) -> None:
-    patch = {"metadata": {"labels": MARK, "annotations": MARK}, "spec": {"suspend": True}}
-    client.patch(Job, "job", patch, namespace=namespace)
-
-
-@pytest.mark.parametrize(("marks", "after"), [(MARK, (False, False)), ({}, (True, False))])
-def test_a_job_that_we_suspended_is_resumed_and_no_other(
-    cluster: lab.Cluster,
-    client: lightkube.Client,
-    namespace: str,
-    marks: dict[str, str],
-    after: tuple[bool, bool],
-):
-    """There is no training operator here: its kinds are not served."""
-    create(client, namespace, marks, suspend=True)
-
-    with resuming(cluster) as command:
-        said, _ = command.communicate(timeout=600)
-
-    assert command.returncode == 0, said
-    assert look(client, namespace) == after
-
-
-def test_a_job_stays_suspended_while_its_pods_end_within_their_grace_period(
-    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str
-):
-    """The command names the Job meanwhile; the charm shows what it says."""
-    pod = begin(client, namespace)
-    kubelet.run(pod)
-    kubelet.linger(pod)
-    suspend(client, namespace)
-    lab.until(
-        lambda: all(p.metadata and p.metadata.deletionTimestamp for p in pods(client, namespace)),
-        what="the Job controller to delete the pod",
-    )
-
-    with resuming(cluster) as command:
-        assert command.stdout
-        said = command.stdout.readline()
-        assert said == f"waits for the pods of suspended Jobs: Job {namespace}/job\n"
-        assert look(client, namespace) == (True, True)
-        kubelet.release(pod)
-        assert command.wait(600) == 0
-    assert look(client, namespace) == (False, False)
 
 
 LONG_MODEL, LONG_APP = "m" * 63, "a" * 63

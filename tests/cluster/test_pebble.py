@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -224,21 +223,3 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     unit.add_layer("log-forwarding", {"log-targets": targets}, combine=True)
     assert unit.get_plan().log_targets["loki/0"].services == ["all"]
     assert pebble.get_identities()["juju"].access == ops.pebble.IdentityAccess.ADMIN
-
-
-def test_what_the_last_hook_waits_for_is_shown_while_it_waits(pebble: Any, tmp_path: Path) -> None:
-    """The workload's command runs in its container; a failure of it ends no removal."""
-    program, over = tmp_path / "istio-aux", tmp_path / "over"
-    program.write_text(f'#!/bin/sh\necho "$@"\nuntil [ -e {over} ]; do sleep 0.05; done\nexit 1\n')
-    program.chmod(0o755)
-    told = list[str]()
-    hook = Thread(target=workload.resume_jobs, args=(container(pebble), told.append))
-    hook.start()
-
-    lab.until(lambda: told, what="the line of the command")
-
-    assert told == [f"resume-jobs --kubeconfig {workload.KUBECONFIG}"]
-    assert hook.is_alive()
-    over.touch()
-    hook.join(60)
-    assert not hook.is_alive()

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import httpx2
 import lab
 import lightkube
 import pytest
-from istio_aux.model import names
-from lab import creation, meshed, upstream
+from lab import creation, meshed
 from lab.accounts import PODS, QUIT, Account, administrator
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.served import Programs
-from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
 
 import manifests
@@ -33,19 +28,6 @@ from config import Applications
 MODEL = "narrowed"
 CHOSEN, OTHER, INJECTED = "narrowed-chosen", "narrowed-other", "narrowed-injected"
 SEEN = ("uid", "resourceVersion")
-
-XGBoostJob = create_namespaced_resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs")
-JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
-Job = create_namespaced_resource("batch", "v1", "Job", "jobs")
-JOBS = {
-    "batch": f"/apis/batch/v1/namespaces/{MODEL}/jobs",
-    "training": f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs",
-    "set": f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{MODEL}/jobsets",
-}
-DEFINITIONS = (
-    upstream.definition("kubeflow.org", "v1", "xgboostjobs", "XGBoostJob"),
-    upstream.definition("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +66,7 @@ def account(
         MODEL,
         {
             "pod-selector": "!hands-off",
-            "race-policy": "restart-jobs",
+            "race-policy": "restart",
             "sidecars": "helper=9000/stop",
         },
         start=False,
@@ -282,148 +264,7 @@ def test_a_pod_is_evicted_as_it_was_seen_only(account: Account, pod: Pod):
         assert "evicts with the preconditions uid and resourceVersion only" in refusal
 
 
-@pytest.fixture(scope="module")
-def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
-    """Jobs of each kind: one that runs, one that we suspended, one that was suspended before."""
-    upstream.apply(client, DEFINITIONS)
-    ours, theirs = {names.SUSPENDED: "sidecar"}, {"team": "a"}
-    made = {
-        "running": (theirs, {}),
-        "ours": (theirs | ours, {"suspend": True}),
-        "resumed": (theirs | ours, {"suspend": False}),
-        "suspended": (theirs, {"suspend": True}),
-    }
-    for name, (marks, suspend) in made.items():
-        metadata = {"name": name, "namespace": MODEL, "annotations": marks, "labels": marks}
-        policy = {"cleanPodPolicy": "None", **suspend}
-        training = {"runPolicy": policy, "xgbReplicaSpecs": {"Worker": {"replicas": 1}}}
-        template = meshed.pod(MODEL, "none", sidecar=None).to_dict()["spec"]
-        # It makes no pod, and some of the tests count pods.
-        batch = {"parallelism": 0, "template": {"spec": template}, **suspend}
-        client.create(Job.from_dict({"metadata": metadata, "spec": batch}))
-        jobs = [{"name": "node", "template": {"spec": batch}}]
-        specs = {XGBoostJob: training, JobSet: {"replicatedJobs": jobs, **suspend}}
-        for resource, spec in specs.items():
-            lab.until(
-                lambda resource=resource, metadata=metadata, spec=spec: client.create(
-                    resource.from_dict({"metadata": metadata, "spec": spec})
-                ),
-                what="the kind to be served",
-                ignoring=(httpx2.HTTPStatusError,),
-            )
-    paths = {kind: {name: f"{path}/{name}" for name in made} for kind, path in JOBS.items()}
-    for kind in paths.values():
-        lab.until(
-            lambda path=kind["running"]: (
-                "403" in account.patch(path, {"metadata": {"labels": {"a": "b"}}})
-            ),
-            what="the policy to know the kind",
-        )
-    yield paths
-    for each in DEFINITIONS:
-        client.delete(CustomResourceDefinition, each["metadata"]["name"])
-
-
-def change_job(
-    kind: str, suspend: bool | None, *, mark: str | bool | None = False, **more: Any
-) -> dict[str, Any]:
-    """A merge patch, with more of metadata and spec; a mark of False says nothing about it."""
-    metadata: dict[str, Any] = {}
-    if mark is not False:
-        metadata = {field: {names.SUSPENDED: mark} for field in ("labels", "annotations")}
-    for field, extra in more.get("metadata", {}).items():
-        marked = metadata.get(field, {})
-        metadata[field] = {**marked, **extra} if isinstance(extra, dict) else extra
-    spec = {"runPolicy": {"suspend": suspend}} if kind == "training" else {"suspend": suspend}
-    return {"metadata": metadata, "spec": spec | more.get("spec", {})}
-
-
-EACH = pytest.mark.parametrize("kind", JOBS)
-
-
-# It keeps the next leader from suspending the Job again.
-KEPT = {"annotations": {names.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
-MAY = [
-    ("running", True, "sidecar", {}),
-    ("ours", False, None, {}),
-    ("ours", None, None, {}),
-    ("ours", False, None, {"metadata": KEPT}),
-    ("resumed", False, None, {}),
-    ("resumed", True, "sidecar", {}),
-]
-
-
-@EACH
-@pytest.mark.parametrize(("job", "suspend", "mark", "more"), MAY)
-def test_a_job_may_be_suspended_and_resumed(
-    account: Account, jobs: dict[str, dict[str, str]],
-    *, kind: str, job: str, suspend: bool | None, mark: str | None, more: dict[str, Any],
-):  # fmt: skip
-    assert account.patch(jobs[kind][job], change_job(kind, suspend, mark=mark, **more)) == ""
-
-
-@EACH
-@pytest.mark.parametrize(
-    ("job", "suspend", "mark"),
-    [
-        ("running", True, False),
-        ("running", False, "sidecar"),
-        ("ours", False, False),
-        ("ours", True, None),
-        ("ours", True, "again"),
-        ("suspended", True, "sidecar"),
-        ("suspended", False, "sidecar"),
-        ("suspended", False, False),
-        ("suspended", None, False),
-    ],
-)
-def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_unmarked(
-    account: Account, jobs: dict[str, dict[str, str]],
-    *, kind: str, job: str, suspend: bool | None, mark: str | bool | None,
-):  # fmt: skip
-    refusal = account.patch(jobs[kind][job], change_job(kind, suspend, mark=mark))
-
-    assert refusal.startswith("403: ")
-    assert f"suspends what runs, with label {names.SUSPENDED}, and resumes" in refusal
-
-
-METADATA = [
-    {"labels": {"team": "b"}},
-    {"labels": {"team": None}},
-    {"labels": {"kueue.x-k8s.io/queue-name": "mine"}},
-    {"finalizers": ["a.test/b"]},
-    {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "1"}]},
-    {"annotations": {"team": "b"}},
-    {"annotations": {"team": None}},
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        *((kind, {"metadata": more}) for kind in JOBS for more in METADATA),
-        ("set", {"spec": {"replicatedJobs": []}}),
-        ("set", {"spec": {"runPolicy": {"suspend": True}}}),
-        ("batch", {"spec": {"parallelism": 1}}),
-        ("batch", {"spec": {"ttlSecondsAfterFinished": 1}}),
-        ("training", {"spec": {"xgbReplicaSpecs": {"Worker": {"replicas": 2}}}}),
-        ("training", {"spec": {"added": "x"}}),
-        ("training", {"spec": {"suspend": True}}),
-        ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": "All"}}}),
-        ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": None}}}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_nothing_else_of_a_job_is_changed(
-    account: Account, jobs: dict[str, dict[str, str]], kind: str, more: dict[str, Any]
-):
-    refusal = account.patch(jobs[kind]["running"], change_job(kind, True, mark="sidecar", **more))
-
-    assert refusal.startswith("403: ")
-    assert f"changes suspend and label and annotation {names.SUSPENDED} only" in refusal
-
-
-@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-jobs", f"{MODEL}-records"])
+@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-records"])
 def test_the_api_server_has_no_doubts_about_the_expressions(
     client: lightkube.Client, account: Account, policy: str
 ):
@@ -438,9 +279,8 @@ def test_the_api_server_has_no_doubts_about_the_expressions(
 
 
 def test_no_other_account_is_affected(
-    cluster: lab.Cluster, client: lightkube.Client, account: Account, pod: Pod,
-    jobs: dict[str, dict[str, str]],
-):  # fmt: skip
+    cluster: lab.Cluster, client: lightkube.Client, account: Account, pod: Pod
+):
     """Another one of the same namespace with the same rights."""
     client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
     somebody = administrator(cluster, MODEL, "somebody")
@@ -451,7 +291,5 @@ def test_no_other_account_is_affected(
     assert somebody.delete(f"{OTHER}/plain") == ""
     assert somebody.create(meshed.pod(MODEL, "somebodys", sidecar=None)) == ""
     assert somebody.evict(pod) == ""
-    for kind in JOBS:
-        assert somebody.patch(jobs[kind]["suspended"], change_job(kind, False)) == ""
 
     somebody.close()

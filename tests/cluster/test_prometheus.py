@@ -71,7 +71,6 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "IstioAuxPodsHeld": gauge("held_pods", minutes=1),  # They wait for five minutes at most.
     "IstioAuxProxiesLost": gauge("lost_pods"),
     "IstioAuxPodsWithoutSidecar": gauge("unmeshed_pods"),
-    "IstioAuxJobsSuspended": gauge("suspended_jobs"),
     "IstioAuxInjectorNotLive": (
         {metric("injectors", state="live"): OFF, metric("injectors", state="no-endpoint"): ON},
         {metric("injectors", state="live"): ON, metric("injectors", state="no-endpoint"): ON},

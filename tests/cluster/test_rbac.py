@@ -32,7 +32,7 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 
-OPTIONS = {"dead-proxy": "delete", "race-policy": "restart-jobs"}
+OPTIONS = {"dead-proxy": "delete", "race-policy": "restart"}
 # All that it is for, with these options. A line more here is a decision, not a repair. What each
 # option grants is in `tests/unit/charm/test_security.py`.
 GRANTED = {
@@ -55,12 +55,6 @@ GRANTED = {
     ("discovery.k8s.io", "endpointslices", "list watch"),
     ("events.k8s.io", "events", "create"),
     ("batch", "jobs", "get"),
-    ("batch", "jobs", "get list patch"),
-    ("jobset.x-k8s.io", "jobsets", "get list patch"),
-    ("trainer.kubeflow.org", "trainjobs", "get list patch"),
-} | {
-    ("kubeflow.org", f"{kind}jobs", "get list patch")
-    for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
 }
 # What it may do in its own namespace only.
 OWN = {
@@ -148,8 +142,6 @@ TRAINEE: dict[str, LabelValue] = {"batch.kubernetes.io/job-name": "train"}
 Right = tuple[str, str]
 """Resource and verb, as in a Role."""
 
-_TRAINING = "no training operator is here: tests/node/test_training_race.py"
-_SETS = "neither Trainer nor JobSet is here: tests/node/workloads/test_trainjob.py"
 _FIRST_LIST = "comes with the watch where the API server streams lists: test_watch.py"
 _UPGRADE = "needed beside `get` since Kubernetes 1.35; the log shows the verb of the request"
 # What is granted and need not be used here, with the reason.
@@ -163,16 +155,6 @@ UNUSED: dict[Right, str] = {
     ("pods/portforward", "create"): _UPGRADE,
     ("nodes", "get"): "only for a container's own restart policy: unit/test_quit_kubelets.py",
     ("nodes", "list"): "only below Kubernetes 1.32: tests/unit/test_injector_watcher.py",
-    **{
-        (f"{kind}jobs", verb): _TRAINING
-        for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
-        for verb in ("get", "list", "patch")
-    },
-    **{
-        (sets, verb): _SETS
-        for sets in ("jobsets", "trainjobs")
-        for verb in ("get", "list", "patch")
-    },
 }
 
 
@@ -205,18 +187,14 @@ def used(cluster: lab.Cluster) -> set[Right]:
 def unmeshed(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet
 ) -> Iterator[None]:
-    """Pods that are there before Istio: those of a ReplicaSet and of a Job."""
+    """A pod of a ReplicaSet that is there before Istio."""
     name = "before-istio"
     labels = {"istio-injection": "enabled"}
     make_namespace(client, name, labels)
     with Keeper(cluster, kubelet, name) as keeper:
-        for owner in ("ReplicaSet", "Job"):
-            [document] = crowd.controlled(name, owner.lower(), Kind(owner, 1))
-            client.create(document)
-        lab.until(
-            lambda: len([pod for pod in keeper.pods() if meshed.is_ready(pod)]) == 2,
-            what="both pods to run",
-        )
+        [document] = crowd.controlled(name, "replicaset", Kind("ReplicaSet", 1))
+        client.create(document)
+        lab.until(lambda: [*filter(meshed.is_ready, keeper.pods())], what="the pod to run")
         istio = lab.istio.install(cluster, native="on request")
         yield
         istio.remove()

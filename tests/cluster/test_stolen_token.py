@@ -17,7 +17,6 @@ from typing import Any
 import lab
 import lightkube
 import pytest
-from istio_aux.model import names
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from istio_aux.model.moment import token_life
 from lab import meshed, served
@@ -35,7 +34,7 @@ NAME = "robbed"
 EVERYTHING = {
     "lease": f"{NAME}/{NAME}",
     "dead-proxy": "delete",
-    "race-policy": "restart-jobs",
+    "race-policy": "restart",
 }
 SEEN = ("uid", "resourceVersion")
 YEARS = 2**31 - 1  # Seconds: 68 years.
@@ -68,14 +67,6 @@ class Thief:
         assert pod.metadata
         return self.account.delete(f"{self.namespace}/{pod.metadata.name}", *seen, **options)
 
-    def patch(self, job: str, suspend: bool, mark: str | None, note: str | None = None) -> str:
-        """Suspend a Job or resume it, with the mark or without."""
-        marks = {
-            "labels": {names.SUSPENDED: mark},
-            "annotations": {names.SUSPENDED: mark and (note or "2026-11-21T09:00:00Z ...")},
-        }
-        return self.account.patch(self.job(job), {"metadata": marks, "spec": {"suspend": suspend}})
-
     def job(self, name: str) -> str:
         return f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
 
@@ -102,11 +93,10 @@ class Thief:
 
 @pytest.fixture(scope="module")
 def scene(client: lightkube.Client, robbed: Workload, stages: Stages) -> Scene:
-    """A namespace that the workload serves, with pods that run, and Jobs."""
+    """A namespace that the workload serves, with pods that run, and a Job."""
     scene = stages(robbed)
-    for name, suspend in (("running", False), ("theirs", True)):
-        pod = meshed.pod(scene.namespace, name, sidecar=None)
-        client.create(meshed.job(pod, parallelism=0, suspend=suspend))
+    pod = meshed.pod(scene.namespace, "running", sidecar=None)
+    client.create(meshed.job(pod, parallelism=0))
     return scene
 
 
@@ -121,7 +111,6 @@ def thief(cluster: lab.Cluster, robbed: Workload, scene: Scene) -> Iterator[Thie
     for refused in (
         lambda: account.create_lease(NAME, {"name": "another"}),
         lambda: account.evict(running),
-        lambda: thief.patch("theirs", False, None),
     ):
         lab.until(
             lambda refused=refused: "denied request" in refused(),
@@ -155,21 +144,21 @@ def test_what_the_workload_does_is_allowed(thief: Thief, what: str):
 
 EVICTS = "evicts within the pod's own grace period only"
 DELETES = "deletes with the preconditions uid and resourceVersion, and within"
-SUSPENDS = f"suspends what runs, with label {names.SUSPENDED}, and resumes what has it only"
 HOLDS = "writes a Lease of 60 seconds at most"
 SHORT = f"writes few and short labels and annotations, and {CHECKPOINT}, only"
 KEPT = "writes no finalizer and no owner"
 TELLS = "writes Events of istio-aux.io/istio-aux only"
-ABOUT = "writes Events on pods and Jobs only"
+ABOUT = "writes Events on pods only"
 BARE = "writes Events without series and related object only"
 OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"}
 NODE = {"apiVersion": "v1", "kind": "Node", "name": "scripted", "uid": "scripted"}
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "running", "uid": "running"}
 PAYLOAD = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
 INTRUDER = {
     "apiVersion": "batch/v1",
     "kind": "Job",
-    "metadata": {"name": "intruder", "labels": {names.SUSPENDED: "sidecar"}},
-    "spec": {"suspend": True, "template": {"spec": PAYLOAD}},
+    "metadata": {"name": "intruder"},
+    "spec": {"template": {"spec": PAYLOAD}},
 }
 LARGE = {"lab.test/large": "x" * 200_000}
 
@@ -178,10 +167,11 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
         lambda it: it.account.request_token(
             f"{NAME}/{manifests.service_account(NAME)}", expirationSeconds=YEARS),
         'cannot create resource "serviceaccounts/token"'),
-    "a Job gets a long annotation": (
-        lambda it: it.patch("running", True, "sidecar", "x" * 513), SUSPENDS),
+    "a Job is suspended, which deletes its pods": (
+        lambda it: it.account.patch(it.job("running"), {"spec": {"suspend": True}}),
+        'cannot patch resource "jobs"'),
     "a Job is created by a patch, which makes pods": (
-        lambda it: it.account.apply(it.job("intruder"), INTRUDER), 'cannot create resource "jobs"'),
+        lambda it: it.account.apply(it.job("intruder"), INTRUDER), 'cannot patch resource "jobs"'),
     "an eviction kills": (
         lambda it: it.account.evict(it.running, *SEEN, gracePeriodSeconds=0), EVICTS),
     "an eviction is shorter than the pod's grace period": (
@@ -208,6 +198,7 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
     "an Event of another action": (lambda it: it.tell(action="Binding"), TELLS),
     "an Event about a node": (
         lambda it: it.tell(metadata={"namespace": "default"}, regarding=NODE), ABOUT),
+    "an Event about a Job": (lambda it: it.tell(regarding=JOB), ABOUT),
     "an Event with a long annotation": (lambda it: it.tell(metadata={"annotations": LARGE}), SHORT),
     "an Event with a checkpoint": (
         lambda it: it.tell(metadata={"annotations": checkpoint(1025)}), SHORT),

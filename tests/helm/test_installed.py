@@ -134,7 +134,7 @@ def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
         {
             "settings.namespace-selectors": "team=other",
             "settings.start-mode": "hold",
-            "settings.race-policy": "restart-jobs",
+            "settings.race-policy": "restart",
             "networkPolicy.enabled": True,
             "statusPort": 9090,
         }

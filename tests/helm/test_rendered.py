@@ -40,7 +40,6 @@ CASES: dict[str, dict[str, Any]] = {
     "deletes": {"dead-proxy": "delete"},
     "sidecars": {"sidecars": "otel=native, vault-agent=quit,web=80/quit"},
     "restarts": {"race-policy": "restart"},
-    "restarts Jobs": {"race-policy": "restart-jobs"},
     "applications": {
         "inject-applications": f"team/web,team/db,other/*,{MODEL}/*,other/one",
         "inject-namespaces": "z-meshed,y-also",

@@ -244,7 +244,7 @@ def test_helm_finds_no_fault(home: Path) -> None:
 
 EVERYTHING: dict[str, Any] = {
     "settings.start-mode": "hold",
-    "settings.race-policy": "restart-jobs",
+    "settings.race-policy": "restart",
     "networkPolicy.enabled": True,
     "podMonitor.enabled": True,
     "prometheusRule.enabled": True,

@@ -59,9 +59,9 @@ def program(
 
 @contextlib.contextmanager
 def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> Iterator[None]:
-    """Istio comes, as this revision, and a workload restarts what missed its sidecar, Jobs too."""
+    """Istio comes, as this revision, and a workload restarts what missed its sidecar."""
     istio = lab.istio.install(cluster, f"istio-{revision}", revision=revision)
-    with program(cluster, folder, name, {"race-policy": "restart-jobs"}, revisions=(revision,)):
+    with program(cluster, folder, name, {"race-policy": "restart"}, revisions=(revision,)):
         yield
     istio.remove()
 

@@ -1,18 +1,15 @@
-"""Kubeflow's jobs that were there before Istio, with the real training operator: they survive."""
+"""Kubeflow's jobs that were there before Istio, with the real training operator: they run on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
 
 import lab
 import lab.istio
 import pytest
-from istio_aux.repair.suspension import MARK
-from lab import outcome, served
+from lab import served
 from lab.fixtures import make_namespace
-from lab.outcome import Seen, await_end, look
+from lab.outcome import Seen, look
 from lab.workloads import TRAIN, Workload, container, template, training_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
@@ -52,22 +49,19 @@ def true_of(job: Seen) -> set[str]:
     return {each["type"] for each in conditions if each["status"] == "True"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp(NAME)
-
-
 def kept(client: Client) -> set[str]:
     """The pods of which an Event says that they are not restarted as a job's."""
     # Others may report them, too: the charm of this cluster does, and restarts nothing anyway.
-    because = "'s, and race-policy is not restart-jobs"
+    because = "as `kubectl replace --force -f` does"
     events = client.list(Event, namespace=NAME, fields={"reason": "NoSidecar"})
     return {str(e.involvedObject.name) for e in events if str(e.message).endswith(because)}
 
 
 @pytest.fixture(scope="module")
-def reported(cluster: lab.Cluster, client: Client, folder: Path) -> Iterator[Mapping[str, Seen]]:
-    """The jobs once Istio has come, and restarts are the policy, though not for jobs."""
+def reported(
+    cluster: lab.Cluster, client: Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Seen]]:
+    """The jobs once Istio has come, and restarts are the policy."""
     istio = lab.istio.install(cluster, "istio-late", revision=REVISION)
 
     def told() -> dict[str, Seen]:
@@ -75,29 +69,13 @@ def reported(cluster: lab.Cluster, client: Client, folder: Path) -> Iterator[Map
         told_of = kept(client)
         return seen if all(told_of.issuperset(names(job)) for job in seen.values()) else {}
 
-    with serving(cluster, folder, "restart"):
+    with served.program(
+        cluster, tmp_path_factory.mktemp(NAME), NAME, {"race-policy": "restart"},
+        selector=f"lab.test/{NAME}=yes", revisions=(REVISION,),
+    ):  # fmt: skip
         seen = lab.until(told, what="the pods to be told of")
     yield seen
     istio.remove()
-
-
-@pytest.fixture(scope="module")
-def restarted(
-    cluster: lab.Cluster, client: Client, reported: Mapping[str, Seen], folder: Path
-) -> Mapping[str, Seen]:
-    """The jobs once they may be restarted as well, at their end."""
-    with serving(cluster, folder, "restart-jobs"):
-        return {job.name: await_end(client, job, NAME) for job in JOBS}
-
-
-def serving(cluster: lab.Cluster, folder: Path, policy: str) -> AbstractContextManager[object]:
-    """`istio-aux serve` with a `race-policy`, and with the rights that go with that."""
-    # Each has a Lease of its own: the first one's lapses long after it was killed.
-    name = f"{NAME}-{policy}"
-    return served.program(
-        cluster, folder / name, name, {"race-policy": policy},
-        selector=f"lab.test/{NAME}=yes", revisions=(REVISION,),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
@@ -109,20 +87,3 @@ def test_a_job_created_before_the_injector_is_live_is_reported(
     assert "Running" in true_of(seen)
     assert seen.pods
     assert not any("deletionTimestamp" in pod["metadata"] for pod in seen.pods)
-
-
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_its_pods_are_replaced_and_it_succeeds_when_jobs_may_be_restarted(
-    reported: Mapping[str, Seen], restarted: Mapping[str, Seen], job: Workload
-) -> None:
-    before, after = reported[job.name], restarted[job.name]
-
-    assert outcome.describes(job, after.outcome), after.outcome
-    assert not before.uids(finished=False) & after.uids(finished=True)
-    assert names(after) == names(before)
-    assert outcome.proxies(before.pods) == []
-    assert after.proxies == after.freed
-    assert MARK not in (after.owner["metadata"].get("labels") or {})
-    assert not after.owner["spec"]["runPolicy"].get("suspend")
-    replicas = after.owner["status"]["replicaStatuses"].values()
-    assert not any(each.get("failed") for each in replicas)

@@ -113,11 +113,6 @@ class World:
         del body["metadata"]["resourceVersion"]
         self.api.put("pods", body)
 
-    async def job(self, **metadata: Any) -> None:
-        """Create the batch Job ``web``."""
-        meta = {"name": "web", "namespace": "shop", "uid": "owner-1", **metadata}
-        self.api.put("jobs", {"metadata": meta, "spec": {}})
-
     async def relabel(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespaces[namespace] = labels
         self.repair.store.invalidate(namespace)

@@ -21,7 +21,7 @@ from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import until
 from unit.leading import Led
 from unit.repairing import LIMITS, SIDECAR, cluster
-from unit.rules.unmeshed import JOB, RESTART, STATEFUL, raw
+from unit.rules.unmeshed import RESTART, STATEFUL, raw
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 SEVERAL = "This pod has more than one PodDisruptionBudget"
@@ -52,12 +52,10 @@ async def test_a_refused_eviction_is_shown_and_tried_again(
         assert told[0][1].endswith(f"; not restarted yet: {answer}: {message}")
 
 
-@pytest.mark.parametrize("request_for", ["/eviction", "/jobs/web"])
-async def test_retry_after_is_honoured(request_for: str) -> None:
-    async with cluster(policy=WITH_JOBS) as world:
-        await world.job()
-        world.api.refuse(request_for, 429, "TooManyRequests", BUDGET, times=1, after=280)
-        await world.pod("web", **({} if "evict" in request_for else {"owner": JOB}))
+async def test_retry_after_is_honoured() -> None:
+    async with cluster() as world:
+        world.api.refuse("/eviction", 429, "TooManyRequests", BUDGET, times=1, after=280)
+        await world.pod("web")
         await until(lambda: world.restarts("refused") == 1, "it is refused")
         for name in ("a", "b"):
             await world.pod(name, owner_uid=f"owner-{name}")

@@ -14,7 +14,6 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
 from lab.fixtures import make_namespace
 from lab.outcome import Seen, await_end, look
@@ -102,14 +101,14 @@ def early(client: Client) -> Iterator[Seen]:
 def test_an_early_pod_of_a_queued_job_is_reported_until_an_admin_lets_kueue_make_it_again(
     cluster: lab.Cluster, client: Client, early: Seen, tmp_path: Path
 ) -> None:
-    """Suspending it is for Kueue to do, which does when its Workload is not active.
+    """Kueue makes its pods again when its Workload is active again.
 
     istio#3716, istio#15873.
     """
     with served.late_istio(cluster, tmp_path, LATE, REVISION):
         lab.until(
             lambda: any(
-                "Kueue decides when it is suspended" in str(event.message)
+                "it is a Job's: delete the Job and apply it again" in str(event.message)
                 for event in client.list(Event, namespace=LATE)
             ),
             what="the Event NoSidecar",
@@ -123,4 +122,3 @@ def test_an_early_pod_of_a_queued_job_is_reported_until_an_admin_lets_kueue_make
     assert outcome.describes(EARLY, after.outcome), after.outcome
     assert dict(after.outcome.counts) == {"succeeded": 1}
     assert len(outcome.proxies(after.pods)) == len(after.pods) == 1
-    assert MARK not in (after.owner["metadata"].get("labels") or {})
