@@ -281,7 +281,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
     ids=[
         "pods",
         "unmeshed pods",
-        "jobs",
         "a holder",
         "holders",
     ],
