@@ -299,7 +299,7 @@ OPTIONS = {
     "race-policy": Option(
         _one_of(RacePolicy),
         "pods that should have a sidecar and have none: `report` reports them; `restart` also "
-        "evicts them where their controller makes a new one, but those of Jobs; `none` does not "
+        "evicts them where their controller makes a new one, except those of Jobs; `none` does not "
         "look for them",
         "repair_policy.race",
     ),
