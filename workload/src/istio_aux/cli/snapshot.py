@@ -207,8 +207,6 @@ def _unsure(judged: Judgement, later: Judgement) -> str:
     pod = judged.facts.pod
     if not pod.status.phase:
         return "a pod has no status"
-    if judged.facts.unclear:
-        return "restart rules of containers may or may not be obeyed by their kubelet"
     if judged.decision.stage == "held":
         return "a payload is held, and only its proxy knows whether it is ready"
     if report.state_of(pod, later.decision):
