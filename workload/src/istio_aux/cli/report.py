@@ -36,14 +36,7 @@ from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.quit.rules import Action, Ignore, Quit, Wait
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import (
-    SETTLED,
-    AwaitCapture,
-    RepairAction,
-    ReportUnmeshed,
-    as_admitted,
-    decide,
-)
+from istio_aux.repair.rules import SETTLED, RepairAction, ReportUnmeshed, as_admitted, decide
 from istio_aux.start.plan import bad_values, effective_start
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
@@ -228,8 +221,6 @@ def audit(
             )  # fmt: skip
         case ReportUnmeshed():
             return action.reason if action.doubted else expectation.reason
-        case AwaitCapture() if now:
-            return action.reason
         case _:
             pass
     facts, decision = judged.facts, judged.decision

@@ -29,13 +29,14 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Metadata, Pod, Struct, decode
 from istio_aux.model.text import UNDECODABLE, listed, problem
 from istio_aux.model.webhooks import Configuration, ControlPlane, Namespace
+from istio_aux.repair.rules import AwaitCapture
 
 _POD, _NAMESPACE, _CONFIG_MAP = ("", "Pod"), ("", "Namespace"), ("", "ConfigMap")
 _CONFIGURATION = ("admissionregistration.k8s.io", "MutatingWebhookConfiguration")
 _NO_CONFIGURATIONS = "no mutatingwebhookconfigurations were given"
 
 
-class _ConfigMap(Struct, frozen=True):
+class _PolicyMap(Struct, frozen=True):
     metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
@@ -112,7 +113,7 @@ class _Snapshot:
             configuration = msgspec.json.decode(body, type=Configuration)
             self._configurations[configuration.metadata.name] = configuration
         elif kind == _CONFIG_MAP:
-            found = msgspec.json.decode(body, type=_ConfigMap)
+            found = msgspec.json.decode(body, type=_PolicyMap)
             policy = (found.data or {}).get(injection.POLICY_KEY, "")
             self._policies[found.metadata.namespace, found.metadata.name] = policy
         else:
@@ -142,6 +143,9 @@ class _Snapshot:
                 continue
             tally.pods += 1
             outcome = report.audit(pod, labels, judged, mesh.expected, now=now.date)
+            outside, _ = report.outside(pod, labels, judged, mesh.expected, now=now.date)
+            if isinstance(outside, AwaitCapture):
+                outcome = outside.reason
             if outcome is None and (why := _unsure(judged, _judge(pod, labels, found, None))):
                 tally.unsure(why)
             else:
