@@ -17,7 +17,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import crowd, workloads
+from lab import crowd, tools, workloads
 from lab.crowd import Keeper, Kind
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
@@ -84,6 +84,25 @@ def installed(kubelet: ScriptedKubelet, istio: lab.istio.Istio, webhook: Workloa
     return webhook
 
 
+def test_audit_of_what_kubectl_has_read_is_that_of_the_cluster(
+    cluster: lab.Cluster, installed: Workload, audited: Scene, tmp_path: Path
+):
+    kubectl = [tools.path("kubectl"), "--kubeconfig", str(cluster.kubeconfig)]
+    types = "pods,namespaces,mutatingwebhookconfigurations"
+    for form in ("json", "yaml"):
+        read = subprocess.run(
+            [*kubectl, "get", types, "-A", "-o", form], capture_output=True, check=True
+        )
+        file = tmp_path / f"cluster.{form}"
+        file.write_bytes(read.stdout)
+        there = ask(cluster.kubeconfig, "audit", "-n", audited.namespace, "-o", "json")
+        here = ask(
+            cluster.kubeconfig, "audit", "-f", str(file), "-n", audited.namespace, "-o", "json"
+        )
+        assert (here.returncode, here.stdout) == (there.returncode, there.stdout)
+        assert here.stderr.startswith("judged as of ")
+
+
 def check(kubeconfig: Path, *argv: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit status and the first of the worst findings of each check."""
     done = ask(kubeconfig, "check", "-o", "json", *argv)
@@ -102,6 +121,7 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload, aud
     status, found = check(installed.kubeconfig, "--config", str(installed.config))
 
     assert {name: each["result"] for name, each in found.items()} == {
+        "versions": "ok",
         "rights": "ok",
         "installation": "ok",
         "kubernetes": "ok",

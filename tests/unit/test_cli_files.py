@@ -23,7 +23,6 @@ PLAIN = json.dumps(HANGING)
 NEW = document({"main": None}, phase=None)
 COMMANDS = [
     "", "explain", "mutate", "serve", "audit", "check", "quit", "completion", "restart-unmeshed",
-    "version", "bug-report",
 ]  # fmt: skip
 EXAMPLE = str(Path(__file__).parents[2] / "examples/pods.yaml")
 HOLD = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true")

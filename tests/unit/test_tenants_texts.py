@@ -52,9 +52,6 @@ ELSEWHERE = {
     ("start/plan.py", "plan"),
     ("model/templates.py", "_step"),
     ("model/wish.py", "of"),
-    # A bug report: what is left out of a pod, and what our own dry run asked.
-    ("cli/trimmed.py", "pod"),
-    ("kube/recorded.py", "of"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),
 }

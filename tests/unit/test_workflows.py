@@ -56,11 +56,16 @@ def test_the_policy_of_security_has_an_address_and_a_time_to_answer() -> None:
     assert re.search(r"answers within \d+ working days", policy)
 
 
-def test_a_report_of_a_bug_comes_with_an_archive_and_a_vulnerability_elsewhere() -> None:
+def test_a_report_of_a_bug_has_three_lines_to_paste_and_a_vulnerability_goes_elsewhere() -> None:
     forms = {path.stem: document(path) for path in FORMS}
     fields = {field["id"]: field for field in forms["bug"]["body"]}
-    assert "`istio-aux bug-report --anonymous`" in fields["archive"]["attributes"]["label"]
-    assert fields["archive"]["validations"] == {"required": True}
+    _, lines, _ = fields["cluster"]["attributes"]["description"].split("```")
+    assert [line.partition(" > ")[0].split()[:3] for line in lines.splitlines()[1:]] == [
+        ["kubectl", "get", "pods,namespaces,mutatingwebhookconfigurations"],
+        ["istio-aux", "check", "-o"],
+        ["kubectl", "logs", "-n"],
+    ]
+    assert fields["cluster"]["validations"] == {"required": True}
     assert not forms["config"]["blank_issues_enabled"]
     elsewhere = [link["url"] for link in forms["config"]["contact_links"]]
     assert any(url.endswith("/security/advisories/new") for url in elsewhere)

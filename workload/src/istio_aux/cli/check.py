@@ -23,6 +23,7 @@ from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, gap
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
@@ -52,19 +53,14 @@ async def check(client: Client, request: ClusterRequest) -> int:
     Raises:
         KubeError: the API server does not answer at all.
     """
-    if request.to and request.archive:
-        raise workloads.UnanswerableError(
-            "check --to needs the cluster: archives have no templates"
-        )
-    every, ignore = await results(client, request), request.ignore
+    every, ignore = await _results(client, request), request.ignore
     found = [each for each in every if each.code not in ignore]
     ignored = findings.ignored(each.code for each in every if each.code in ignore)
     report.show(request.output, found, report.check_text, to=request.to, ignored=ignored)
     return 0 if preflight.works(found) else cluster.FAILED
 
 
-async def results(client: Client, request: ClusterRequest) -> list[CheckResult]:
-    """What was found in time; raises as `check` does."""
+async def _results(client: Client, request: ClusterRequest) -> list[CheckResult]:
     found = list[CheckResult]()
     try:
         async with asyncio.timeout(request.patience):
@@ -94,6 +90,8 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         refused = around.watches.forbidden
+        known = None if "injectors" in missing else configurations.values()
+        results[:0] = await _tried("versions", _images(client, server, found, known))
         for name, why in missing.items():
             kind = refused.get(name)
             may_not = f"this account may not list {kind}" if kind else why
@@ -131,6 +129,7 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
 
 
 _READS = {
+    "versions": "list pods of Istio and istio-aux",
     "rights": "create selfsubjectaccessreviews",
     "kubernetes": "list nodes",
     "installation": "list endpointslices",
@@ -172,6 +171,35 @@ async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
     )
 
 
+async def _images(
+    client: Client,
+    server: str,
+    found: Installations,
+    configurations: Iterable[Configuration] | None,
+) -> Iterable[CheckResult]:
+    """Find the versions of Istio and istio-aux by the images of their pods."""
+    istio = ours = None
+    if configurations is not None:
+        hooks = ((it, hook) for it in configurations for hook in it.webhooks or ())
+        planes = {it.control_plane(hook).namespace for it, hook in hooks if hook.is_istios}
+        istio = await _tags(client, planes - {""}, "discovery")
+    if not (found.gap or found.problems):
+        homes = {it.settings.lease[0] for it in found.found if it.settings.lease}
+        ours = await _tags(client, homes, "istio-aux")
+    return (preflight.images(server, istio, ours),)
+
+
+async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Counter[str]:
+    """Count the tags of the images of a container in these namespaces."""
+    tags = Counter[str]()
+    for namespace in sorted(namespaces):
+        path = actions.collection("v1", "pods", namespace)
+        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
+            containers = (it for pod in page.items for it in pod.containers)
+            tags.update(it.tag for it in containers if it.name == container)
+    return tags
+
+
 async def _ambient(client: Client) -> Iterable[CheckResult]:
     return preflight.ambient(await read_agents(client), await read_kubelets(client))
 
@@ -209,7 +237,7 @@ async def _pods(
 
     And which of them, and of the pods to come, lose the network when they are ended by force.
     """
-    now, seen, cut_pods = client.clock(), 0, Counter[str]()
+    now, seen, cut_pods = system_clock(), 0, Counter[str]()
     jobs = await cluster.counting(client) if mesh.native.capability.can else {}
     limits = await _limits(client, [])
     changes, left_out = dict[str, list[str]](), dict[str, tuple[LeftOut, int]]()
@@ -338,7 +366,7 @@ async def _admission(
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
-                began = client.clock().monotonic
+                began = system_clock().monotonic
                 answer = await actions.dry_run_pod(client, namespace, msgspec.json.encode(pod))
         except ApiError as error:
             refusals[namespace] = str(error)
@@ -346,7 +374,7 @@ async def _admission(
         except UNANSWERED as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             return [preflight.unknown("network", why)]
-        took = client.clock().monotonic - began
+        took = system_clock().monotonic - began
         return [preflight.network(namespace, answer, took)]
     return [preflight.unknown("network", refused_in(refusals))]
 
@@ -355,4 +383,4 @@ async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResu
     path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
     elected = await actions.read(client, path, StoredLease)
     record = elected.spec if elected else None
-    return (preflight.lease("/".join(lease), record, client.clock().date),)
+    return (preflight.lease("/".join(lease), record, system_clock().date),)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
+from datetime import datetime
 
 from msgspec import structs
 
-from istio_aux.cli import archive, report, workloads
+from istio_aux.cli import report, workloads
 from istio_aux.cli.installation import (
     Installation,
     Installations,
@@ -19,20 +19,20 @@ from istio_aux.cli.installation import (
     installations,
 )
 from istio_aux.cli.page import page
+from istio_aux.cli.tally import Tally
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.watcher import away, survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.exec import is_ready
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept, resources
 from istio_aux.model.ending import COUNTED
-from istio_aux.model.failed import recent_failure
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
-from istio_aux.model.moment import Moment
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors
@@ -49,7 +49,6 @@ BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
 ASKED = 100  # Pods that `audit` asks whether an ambient mesh has them, or why they are held.
 HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
-UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 
 def run(
@@ -57,11 +56,10 @@ def run(
     request: ClusterRequest,
     *,
     patient: bool,
-    kind: type[Client] = Client,
 ) -> int:
     """Answer a request with a client of its cluster; return the exit status, or that of a failure.
 
-    Credentials are found as kubectl does. For ``patient`` see `Client`. An archive needs none.
+    Credentials are found as kubectl does. For ``patient`` see `Client`.
     """
     server, config = "", request.config or Installation()
     # What `serve` logs is part of an answer, or of no interest.
@@ -72,18 +70,12 @@ def run(
             return await answer(client, request)
 
     try:
-        if request.archive:
-            server, made = str(request.archive), archive.read(request.archive)
-            return asyncio.run(work())
         kubeconfig = request.kubeconfig or config.settings.kubeconfig
         access = credentials.find(kubeconfig, context=request.context)
         if request.user:
             access = credentials.acting(access, request.user)
-        server, made = f"API server {access.server}", kind(access, patient=patient)
+        server, made = f"API server {access.server}", Client(access, patient=patient)
         return asyncio.run(work())
-    except archive.BadArchiveError as error:
-        report.complain(str(error))
-        return BAD_CREDENTIALS
     except AccessError as error:
         report.complain(str(error))
         return BAD_CREDENTIALS
@@ -103,7 +95,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     """
     known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
     gaps, holds = list[str](), _Holds(client)
-    found, mesh, held, now = await find(client, request.config), None, None, client.clock()
+    found, mesh, held, now = await find(client, request.config), None, None, system_clock()
     unsure = found.problems and Code.SETTINGS not in request.ignore
     status, each, told = FAILED if unsure else 0, None, list[str]()
     async for each in workloads.find(client, request, told=told):
@@ -143,7 +135,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
 
 async def _held(client: Client, ours: Installation) -> str:
     """What finished pods hold of the GPUs; empty if they hold none, or may not be listed."""
-    held, pods, now = 0, 0, client.clock()
+    held, pods, now = 0, 0, system_clock()
     with suppress(KubeError):
         async for pod in workloads.list_pods(client, "", actions.JOBS):
             if isinstance(pod, Pod) and pod.status.phase == "Running":
@@ -209,15 +201,18 @@ async def audit(client: Client, request: ClusterRequest) -> int:
 
     It is `FAILED` if some pods could not be judged, else 0.
     """
-    pods = await audit_pods(client, request)
+    return show_audit(await audit_pods(client, request), request, system_clock().date)
+
+
+def show_audit(pods: report.Audit, request: ClusterRequest, now: datetime) -> int:
+    """Print an answer of `audit`, as of ``now``; return the exit status."""
     if request.holders:
         report.show(request.output, pods.holders(), report.holders_text, audit=pods)
     else:
-        now = client.clock().date
         report.show(request.output, pods.findings, report.audit_text, audit=pods, now=now)
     if request.report:
         try:
-            request.report.write_text(page(pods, client.clock().date), "utf-8")
+            request.report.write_text(page(pods, now), "utf-8")
         except OSError as error:
             report.complain(f"{request.report}: {error.strerror or error}")
             return FAILED
@@ -232,9 +227,8 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of
     that, and no `KubeError`.
     """
-    findings, now, owners, pods = list[report.Finding](), client.clock(), set[str](), 0
-    unknown, unreadable, kubelets = Counter[str](), list[str](), dict[str, Kubelet]()
-    asked, holds = 0, _Holds(client)
+    now, owners, kubelets = system_clock(), set[str](), dict[str, Kubelet]()
+    tally, asked, holds = Tally(now), 0, _Holds(client)
     selects, where = request.selectors is not None, request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
     if selects and not labels:
@@ -245,14 +239,13 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
         if selects and key.namespace not in labels:
             continue
         if isinstance(pod, Unreadable):
-            unreadable.append(f"cannot read pod {pod}")
+            tally.unreadable(str(pod))
             continue
         its_labels = labels.get(key.namespace)
         if pod.status.phase == "Failed":
-            if lately := _failed(pod, found.judge(pod, its_labels, now), now):
-                findings.append(lately)
+            tally.failed(pod, found.judge(pod, its_labels, now))
             continue
-        pods += 1
+        tally.pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
         kubelet = await kubelet_of(client, pod, kubelets)
         judged = await holds.judge(found.judge(pod, its_labels, now, kubelet=kubelet))
@@ -261,42 +254,22 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
             asked += 1
             answer = await ask(client, key)
             outcome = report.audit(pod, its_labels, judged, mesh.expected, answer)
-        if isinstance(outcome, str):
-            unknown[outcome] += 1
-        elif outcome := outcome or _failed(pod, judged, now):
-            findings.append(outcome)
+        tally.judged(pod, judged, outcome)
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()
         if uid not in owners and (not selects or each.namespace in labels)
         and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]  # fmt: skip
-    named = [listed(unreadable, "; ", most=UNREADABLE_SHOWN)] if unreadable else []
-    number = unknown.total() + len(unreadable)
-    if number:
-        why = "; ".join([*named, *unknown, *((*gaps, *unread) if unknown else ())])
-        why = f"pods that may lack their sidecar: {number}: {why}"
-        remarks.append(Remark(Code.MESH_UNKNOWN, why))
-    ignore, said = request.ignore, (each.left_out for each in findings)
-    notes = unknowns(found, gaps, ignore, said=said)
-    shown = (finding for finding in findings if finding.code not in ignore)
-    return report.Audit(
-        sorted(shown, key=lambda finding: (finding.namespace, finding.name)), pods,
-        len(labels) if selects else None, 0 if Code.MESH_UNKNOWN in ignore else number,
-        installations=found, among=request.among(pods),
-        ignored=[each.code for each in (*findings, *remarks) if each.code in ignore],
-        notes=(*notes, *(str(each) for each in remarks if each.code not in ignore)),
-    )  # fmt: skip
-
-
-def _failed(pod: Pod, judged: Judgement, now: Moment) -> report.Finding | None:
-    """What is so with a pod that its mesh failed lately, or whose proxy was started again."""
-    failure = recent_failure(pod, now)
-    return failure and report.Finding(
-        **report.about_pod(pod), state="failed", code=failure.code, since=failure.at,
-        action=judged.action, reason=failure.reason, containers=judged.facts.table,
-        fix=failure.fix,
-    )  # fmt: skip
+    return tally.audit(
+        found,
+        among=request.among(tally.pods),
+        ignore=request.ignore,
+        namespaces=len(labels) if selects else None,
+        unread=(*gaps, *unread),
+        remarks=remarks,
+        notes=unknowns(found, gaps, request.ignore, said=tally.said),
+    )
 
 
 class _Holds:

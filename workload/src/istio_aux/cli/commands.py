@@ -9,19 +9,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
-
-from msgspec import structs
+from typing import TYPE_CHECKING, Any, cast
 
 from istio_aux import revision, settings
-from istio_aux.cli import files, output, report
+from istio_aux.cli import files, report
 from istio_aux.cli.installation import Installation, Judgement
-from istio_aux.cli.jsonpath import Path as Key
 from istio_aux.cli.output import FORMATS, Output
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, findings, selectors
@@ -29,6 +25,9 @@ from istio_aux.model.applications import Applications
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.settings import matching
+
+if TYPE_CHECKING:  # It brings the client, which files do not need.
+    from istio_aux.cli.workloads import ClusterRequest
 
 _Run = Callable[[argparse.Namespace], int]
 
@@ -48,9 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser().parse_known_args(argv)
     if unknown:  # The parser of all commands would show its own usage.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if "no_headers" in args:
-        order, headers = args.sort_by, not args.no_headers
-        args.output = structs.replace(args.output, headers=headers, order=order)
+    if "output" in args and "context" in args:
+        args.output = args.output.reached_by(kubeconfig=args.kubeconfig, context=args.context)
     if getattr(args, "all_namespaces", False):  # It overrides -n, as for kubectl.
         args.namespace = None
     try:
@@ -66,36 +64,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    manifests: list[str] = args.files
-    if archives := [Path(each) for each in manifests if files.is_archive(each)]:
-        if len(manifests) > 1:
-            args.parser.error("expected one archive of bug-report, and no other file")
-        manifests = []
     live = args.targets or args.all_namespaces or args.selector.requirements
-    live = live or (args.namespace and (archives or not args.files))
-    if archives:
-        args.archive = archives[0]
-        args.all_namespaces |= not live
-        live = True
+    live = live or (args.namespace and not args.files)
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
-    status, shown = 0, False
-    whole = len(args.context) > 1 or not args.output.at_once
+    status, shown, kept = 0, False, list[report.Explanation]()
 
     def show(pod: Pod, judged: Judgement, **facts: Any) -> None:
         nonlocal shown
-        if shown and args.output.format == "text" and not whole:
-            report.write("")
         explained = report.explain(pod, judged, ignore=args.ignore, **facts)
+        if not args.output.at_once:
+            kept.append(explained)
+            return
+        if shown and args.output.format == "text":
+            report.write("")
         report.show(args.output, [explained], report.explain_text)
         shown = True
 
-    with args.output.gathered(sys.stdout) if whole else nullcontext():
-        if manifests:
-            status = files.explain(manifests, args.config or Installation(), args.sidecars, show)
-        if live:
-            status = max(status, _ask("cluster:explain", show=show)(args))
+    if args.files:
+        status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
+    if live:
+        status = max(status, _ask("cluster:explain", show=show)(args))
+    if not args.output.at_once:
+        report.show(args.output, kept, report.explain_text)
     return status
+
+
+def _audit(args: argparse.Namespace) -> int:
+    if not args.files:
+        return _ask("cluster:audit")(args)
+    from istio_aux.cli import snapshot  # noqa: PLC0415 - as for `_ask`
+
+    return snapshot.audit(args.files, _request(args))
 
 
 def _mutate(args: argparse.Namespace) -> int:
@@ -112,15 +112,6 @@ def _serve(args: argparse.Namespace) -> int:
     return serve.serve(args.config, args.kubeconfig)
 
 
-def _versions(args: argparse.Namespace) -> int:
-    status = _ask("versions:versions")(args)
-    if status > 1:  # Without credentials no cluster was asked.
-        from istio_aux.cli import versions  # noqa: PLC0415 - see below
-
-        versions.show(args.output, {})
-    return status
-
-
 def _completion(args: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - as above
 
@@ -128,33 +119,25 @@ def _completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(place: str, *, patient: bool = True, client: str = "Client", **more: Any) -> _Run:
-    """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client.
-
-    ``client`` is the class in that module which asks.
-    """
+def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
+    """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client."""
 
     def run(args: argparse.Namespace) -> int:
         from istio_aux.cli import cluster  # noqa: PLC0415 - see above
 
         module, _, name = place.partition(":")
-        found = import_module(f"istio_aux.cli.{module}")
-        answer, kind = getattr(found, name), getattr(found, client)
-        fields = vars(args).keys() & {*cluster.ClusterRequest.__struct_fields__} - {"context"}
-        request = cluster.ClusterRequest(**{each: getattr(args, each) for each in fields})
-
-        def ask(context: str | None) -> int:
-            asked = structs.replace(request, context=context)
-            output.reached_by(kubeconfig=asked.kubeconfig, context=context)
-            return cluster.run(partial(answer, **more), asked, patient=patient, kind=kind)
-
-        if len(clusters := [*dict.fromkeys(args.context)]) < 2:
-            return ask(clusters[0] if clusters else None)
-        if "output" not in args or request.report or request.archive:
-            args.parser.error("expected one --context")
-        return request.output.fleet(ask, clusters, sys.stdout)
+        answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
+        return cluster.run(partial(answer, **more), _request(args), patient=patient)
 
     return run
+
+
+def _request(args: argparse.Namespace) -> ClusterRequest:
+    """What a cluster, or a file in its place, is asked."""
+    from istio_aux.cli.workloads import ClusterRequest  # noqa: PLC0415 - as for `_ask`
+
+    fields = vars(args).keys() & {*ClusterRequest.__struct_fields__}
+    return ClusterRequest(**{each: getattr(args, each) for each in fields})
 
 
 class _Version(argparse.Action):
@@ -265,7 +248,7 @@ _VALUES = {
     "inject-selector": "SELECTOR",
     "sidecars": "NAME=HOW,...",
 }
-_POSITIONAL = {"destination", "targets", "shell"}
+_POSITIONAL = {"targets", "shell"}
 _SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
@@ -274,21 +257,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE",
         nargs="*",
     ),
-    "destination": {
-        "nargs": "?",
-        "type": Path,
-        "metavar": "FILE",
-        "help": "what to write, a .tar.gz that does not exist; default: a name with the time",
-    },
-    "anonymous": _flag("other names of namespaces, pods, owners, nodes and images"),
     "shell": {"choices": ["bash", "zsh", "fish"]},
     "file": {
         "action": "append",
         "dest": "files",
         "default": [],
         "metavar": "FILE",
-        "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin; "
-        "or an archive of bug-report",
+        "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
     },
     # Without selectors `audit` looks everywhere, unlike `serve`.
     "namespace-selectors": {**_option("namespace-selectors"), "default": None, "dest": "selectors"},
@@ -296,12 +271,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "output": _value(
         "FORMAT",
         Output.read,
-        "text, wide (a row for each pod), json (one object a line), yaml, name, or "
-        "jsonpath=TEMPLATE, about {items: [...]} (default: %(default)s)",
+        "text, wide (a row for each pod), json (one object a line), yaml or name "
+        "(default: %(default)s)",
         default="text",
     ),
-    "no-headers": _flag("the rows of the table alone"),
-    "sort-by": _value("KEY", Key.relaxed, "by a key of the JSON, such as since"),
     "all-namespaces": _flag("all namespaces"),
     "yes": _flag("do it; default: only show it", action="store_false", dest="dry_run"),
     "namespace": _value("NS", settings.namespace, "only this namespace; default: all"),
@@ -310,13 +283,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         Path,
         "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the pod's own",
     ),
-    "context": _value(
-        "NAME",
-        str,
-        "the context of the kubeconfig; default: its current one; several give one answer",
-        action="append",
-        default=[],
-    ),
+    "context": _value("NAME", str, "the context of the kubeconfig; default: its current one"),
     "as": _value("USER", _user, "ask as this user (impersonation), as for kubectl", dest="user"),
     "config": _value(
         "FILE",
@@ -365,17 +332,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 _CLUSTER = "config kubeconfig context as"  # How to reach it, and to judge.
 _OF_PODS = "namespace all-namespaces"
-_SHOWN = "output no-headers sort-by"
 _JUDGED = f"namespace-selectors {_CLUSTER}"
-_RECORDED = {
-    "action": "store",
-    "dest": "archive",
-    "default": None,
-    "type": Path,
-    "metavar": "ARCHIVE",
-    "help": "answer from what bug-report wrote, or the folder it was unpacked to",
+_GIVEN = {
+    "help": "what kubectl has read of a cluster, JSON or YAML, in its place; - is stdin",
 }
-_UNNAMED = {"type": _checked(Output.unnamed)}
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {
     "type": str,
@@ -387,7 +347,7 @@ _CHANGED = {
 _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "explain": (
         _explain,
-        f"targets file {_SHOWN} {_OF_PODS} selector ignore {_CLUSTER} sidecars",
+        f"targets file output {_OF_PODS} selector ignore {_CLUSTER} sidecars",
         {"namespace": _HERE},
     ),
     "mutate": (
@@ -401,38 +361,24 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         {"config": {"type": Path, "required": True, "help": "settings, YAML"}},
     ),
     "audit": (
-        _ask("cluster:audit"),
-        f"file {_OF_PODS} selector {_SHOWN} holders report ignore {_JUDGED}",
-        {"file": _RECORDED},
+        _audit,
+        f"file {_OF_PODS} selector output holders report ignore {_JUDGED}",
+        {"file": _GIVEN},
     ),
     "check": (
         _ask("check:check"),
-        f"file pre to timeout ignore {_SHOWN} {_JUDGED}",
-        {"file": _RECORDED, "output": _UNNAMED},
-    ),
-    "bug-report": (
-        _ask("bug_report:bug_report", client="HearingClient"),
-        f"destination anonymous timeout {_CLUSTER}",
-        {"timeout": {"default": 60.0}},
+        f"pre to timeout ignore output {_JUDGED}",
+        {"output": {"type": _checked(Output.unnamed)}},
     ),
     "quit": (
         _ask("once:free", patient=False),
-        f"targets namespace timeout all-namespaces selector yes {_SHOWN} {_CLUSTER} sidecars",
+        f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
-    ),
-    "version": (
-        _versions,
-        f"timeout namespace {_SHOWN} {_CLUSTER}",
-        {
-            "timeout": {"default": 5.0},
-            "output": _UNNAMED,
-            "namespace": {"help": "only proxies of this namespace"},
-        },
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
         _ask("once:restart_unmeshed", patient=False),
-        f"limit timeout yes namespace all-namespaces {_SHOWN} {_CLUSTER}",
+        f"limit timeout yes namespace all-namespaces output {_CLUSTER}",
         {},
     ),
 }

@@ -53,17 +53,6 @@ class _NoPodsError(Exception):
 _kind = msgspec.json.Decoder(_Kind)
 
 
-def is_archive(path: str) -> bool:
-    """Whether it is what `bug-report` writes, or may be: a folder, or what gzip has made."""
-    try:
-        if not (found := Path(path)).is_file():
-            return found.is_dir()  # What is read of a pipe is gone.
-        with found.open("rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except OSError:
-        return False  # Also for ``-``.
-
-
 def explain(
     files: Iterable[str],
     ours: Installation,
@@ -94,20 +83,20 @@ def explain(
                 order = f"{planned.started_with or 'as it is'}: {planned.reason}"
                 if pod.has_native_proxy and planned.started_with == "hold":
                     order = "native, as its annotation asks; where Istio makes it classic, hold"
-            judged = found.judge(pod, None, _newest(body) if pod.exits else None, sidecars)
+            judged = found.judge(pod, None, newest(body) if pod.exits else None, sidecars)
             if judged.decision.code is not Code.FORGOTTEN:
                 judged = found.judge(pod, None, None, sidecars)
             show(pod, judged, start=order)
         return notes
 
-    return _answer_each(files, answer)
+    return answer_each(files, answer)
 
 
 _TIME = re.compile(rb"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @lru_cache(maxsize=1)
-def _newest(body: bytes) -> Moment | None:
+def newest(body: bytes) -> Moment | None:
     """The newest time of a file that is over; None if it has none."""
     for text in sorted({*_TIME.findall(body)}, reverse=True):
         with suppress(ValueError):
@@ -143,26 +132,32 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
         shown = True
         return notes
 
-    return _answer_each(files, answer)
+    return answer_each(files, answer)
 
 
 def _read(
     document: documents.Document, body: bytes, *, reviews: bool = False
 ) -> tuple[tuple[str, str], dict[str, Any]]:
     """Return API group and kind of a document whose pods are known, and what is in it."""
-    given = _kind.decode(document.readable)
-    kind = given.kind or document.kind
-    version = given.api_version or document.api_version
-    key = version.rpartition("/")[0], kind
+    group, kind, version = kind_of(document)
+    key = group, kind
     if reviews and key == _REVIEW:
         return key, {}
     if key in templates.WORKLOADS:
         return key, msgspec.json.decode(body)
-    if not kind:
-        raise ValueError("it has no kind")
     raise _NoPodsError(
         f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"
     )
+
+
+def kind_of(document: documents.Document) -> tuple[str, str, str]:
+    """API group, kind and ``apiVersion`` of a document; ValueError: it has no kind."""
+    given = _kind.decode(document.readable)
+    kind = given.kind or document.kind
+    if not kind:
+        raise ValueError("it has no kind")
+    version = given.api_version or document.api_version
+    return version.rpartition("/")[0], kind, version
 
 
 def _planned(
@@ -207,7 +202,7 @@ def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
             report.write(terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))
 
 
-def _answer_each(files: Iterable[str], answer: Answer) -> int:
+def answer_each(files: Iterable[str], answer: Answer) -> int:
     """Answer all documents; one that cannot be used raises a ValueError."""
     status = 0
     for file in files:

@@ -23,7 +23,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
-from istio_aux.model.text import listed, one_line
+from istio_aux.model.text import listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.quit.facts import PodFacts
@@ -34,6 +34,7 @@ from istio_aux.repair.rules import decide as decide_repair
 from istio_aux.start.plan import before_injection, plan
 
 NAMED = 5  # Objects that a result names; the others are counted.
+_TAG = 40  # Characters of a tag.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
 LATE = timedelta(seconds=60)  # The Lease is renewed every 2 s; clocks differ.
 
@@ -64,7 +65,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 CHECKS = {
-    **dict.fromkeys(("kubernetes", "kubelets", "rights"), "the cluster"),
+    **dict.fromkeys(("versions", "kubernetes", "kubelets", "rights"), "the cluster"),
     **dict.fromkeys(("injectors", "injector", "native sidecars", "ambient"), "Istio"),
     **dict.fromkeys(("installation", "webhook", "webhook order", "network", "lease"), "istio-aux"),
     **dict.fromkeys(("namespaces", "pods"), "namespaces and pods"),
@@ -97,6 +98,29 @@ def _problem(check: str, code: Code, what: str, do: str, run: str = "") -> Check
 def unknown(check: str, why: str, do: str = "", code: Code = Code.UNKNOWN) -> CheckResult:
     """The result of a check whose facts could not be read, with the reason."""
     return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do, code)
+
+
+def images(server: str, istio: Counter[str] | None, ours: Counter[str] | None) -> CheckResult:
+    """Say which versions there are, by the tags of images and how many pods have them.
+
+    None: they are not known.
+    """
+    parts = [
+        f"Kubernetes {server or 'not known'}",
+        f"Istio {_tagged(istio)}",
+        f"istio-aux {_tagged(ours)}",
+    ]
+    what = "; ".join(parts)
+    if server and istio is not None and ours is not None:
+        return _ok("versions", what)
+    return CheckResult("versions", Verdict.UNKNOWN, what, code=Code.UNKNOWN)
+
+
+def _tagged(tags: Counter[str] | None) -> str:
+    if tags is None:
+        return "not known"
+    counted = [f"{shortened(tag, _TAG) or 'no tag'} ({number})" for tag, number in tags.items()]
+    return listed(counted, most=NAMED) or "none"
 
 
 def versions(

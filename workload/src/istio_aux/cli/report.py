@@ -17,7 +17,7 @@ from msgspec import structs
 
 from istio_aux.cli import preflight, sentences
 from istio_aux.cli.installation import Installations, Judgement, Labels
-from istio_aux.cli.output import Output, Part, of_cluster
+from istio_aux.cli.output import Output
 from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
 from istio_aux.cli.sentences import to_paste
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
@@ -164,7 +164,7 @@ def explain(
     waits = isinstance(decision, Wait) and not decision.blocked_by
     if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    state, code = _state(pod, decision), decision.code
+    state, code = state_of(pod, decision), decision.code
     if isinstance(meshed, ReportUnmeshed):
         state, code = ("unmeshed", meshed.code) if meshed.unmeshed else (state, code)
         reason, restart = sentences.outside(pod, meshed, reason)
@@ -201,14 +201,16 @@ def audit(
     judged: Judgement,
     expected: Callable[[Wish], Expectation],
     listens: bool | None = None,
+    *,
+    now: datetime | None = None,
 ) -> Finding | str | None:
     """Return what is wrong with one pod, which was judged; None when all is well.
 
     ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
     have a sidecar. The text says why it is unknown whether the pod is in its mesh. ``listens``: see
-    `decide`.
+    `decide`. ``now`` is given if that is a time of the past.
     """
-    action, expectation = outside(pod, labels, judged, expected, listens)
+    action, expectation = outside(pod, labels, judged, expected, listens, now=now)
     match action:
         case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
             fix, restart = sentences.mesh_again(pod)
@@ -222,7 +224,7 @@ def audit(
         case _:
             pass
     facts, decision = judged.facts, judged.decision
-    if (state := _state(pod, decision)) is None or decision.code is None:
+    if (state := state_of(pod, decision)) is None or decision.code is None:
         return None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
     frees = judged.left_out and state == "stuck" and not by
@@ -249,6 +251,8 @@ def outside(
     judged: Judgement,
     expected: Callable[[Wish], Expectation],
     listens: bool | None = None,
+    *,
+    now: datetime | None = None,
 ) -> tuple[RepairAction, Expectation]:
     """Decide whether a pod is in its mesh, and in which it should be; see `audit`."""
     settings, asking = judged.installation.settings, judged.installation.applications
@@ -257,12 +261,12 @@ def outside(
     policy = settings.repair_policy
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
-    settled = datetime.now(UTC).timestamp() >= candidate.addressed + SETTLED
+    settled = (now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED
     action = decide(new, expectation, policy, live=None, settled=settled, listens=listens)
     return action, expectation
 
 
-def _state(pod: Pod, decision: Action) -> State | None:
+def state_of(pod: Pod, decision: Action) -> State | None:
     """The state of a pod; None when all is well."""
     phase = pod.status.phase  # The quit controller handles no other one.
     if decision.blocked_by and phase in {"Pending", "Running"}:
@@ -286,7 +290,7 @@ def show(
 
     ``text`` gets the items, what stdout leads to, and the ``facts``.
     """
-    output.show(Part([*items], text, facts), sys.stdout)
+    output.show([*items], text, facts, sys.stdout)
 
 
 def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str:
@@ -490,4 +494,4 @@ def write_json(line: bytes) -> None:
 def complain(text: str) -> None:
     """Write one line to stderr, after what was printed so far."""
     sys.stdout.flush()
-    sys.stderr.write(f"{of_cluster()}{printable(' '.join(text.split()))}\n")
+    sys.stderr.write(f"{printable(' '.join(text.split()))}\n")

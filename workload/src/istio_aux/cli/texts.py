@@ -56,9 +56,8 @@ examples:
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
   istio-aux audit --report page.html
-  istio-aux audit --context east --context west --sort-by since
-  istio-aux audit -o jsonpath='{range .items[*]}{.name} {.since}{"\\n"}{end}'
-  istio-aux audit -f report.tar.gz
+  kubectl get pods,namespaces,mutatingwebhookconfigurations -A -o json \\
+    | istio-aux audit -f -
 
 Reads pods that have not succeeded, and changes nothing. A row is for the pods
 of an owner that have one state for one reason, such as all Jobs of a CronJob;
@@ -80,7 +79,13 @@ unmeshed pod, when it was created; for a deleted one, when that began; for a
 failed one, when it or its proxy ended. Jobs whose pods were refused in the last
 15 minutes are lines on stderr.
 
-Exit status: 1 if something cannot be read, 2 if the credentials cannot be used.""",
+Files are judged as of the newest time in them. What is not in them is not
+known: without namespaces which of them are selected, without webhook
+configurations what istio-aux does and whether Istio injects, and without
+Istio's ConfigMap istio-sidecar-injector which pods it injects unasked.
+
+Exit status: 1 if something cannot be read or is not known, 2 if the credentials
+or a document cannot be used.""",
     ),
     "check": (
         "say what would keep istio-aux from working in a cluster, and what to do about it",
@@ -101,38 +106,6 @@ namespace, when it moves to native sidecars or to an ambient mesh. Results:
 
 Exit status: 1 if there is a problem, something is unknown or the API server
 does not answer; 2 if settings or credentials cannot be used.""",
-    ),
-    "version": (
-        "say which versions of istio-aux, Istio and its proxies there are, in one line",
-        """\
-examples:
-  istio-aux version
-  istio-aux version -o jsonpath='{.items[0].proxies}'
-
-Istio, proxies and the installation are told by the tags of their images, with
-the number of containers. What is not known says so.
-
-Exit status: 1 if something is not known, 2 without credentials.""",
-    ),
-    "bug-report": (
-        "write an archive for people without access, from which other commands answer",
-        """\
-examples:
-  istio-aux bug-report
-  istio-aux bug-report --anonymous report.tar.gz
-  istio-aux audit -f report.tar.gz
-  istio-aux explain -f report.tar.gz -n training tfjob/mnist
-
-Reads what audit, check and explain read, Events of istio-aux, and status,
-metrics and log of its units; changes nothing. It needs the rights of an admin
-who reads; what it may not read is said. Of containers it keeps name, image,
-state and requests; of its command, arguments and variables only words such as
-quitquitquit; of annotations only Istio's and ours. No Secret is read.
---anonymous replaces each name of a namespace, pod, owner, node or image by one
-word throughout the archive, and leaves out what other programs say.
-
-Exit status: 1 if the API server does not answer or the file exists, 2 if the
-credentials cannot be used.""",
     ),
     "completion": (
         "print what makes a shell complete the commands and their options",

@@ -74,9 +74,6 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 10  # Pods that are restarted at most.
     holders: bool = False  # Only what keeps the pods that do not complete.
     report: Path | None = None  # Where `cli.page` goes.
-    archive: Path | None = None  # What is asked instead of a cluster.
-    destination: Path | None = None  # Where `bug-report` writes.
-    anonymous: bool = False
     pre: bool = False  # Before an install.
     to: str = ""  # Where the cluster goes: see `cli.moving`.
     ignore: Collection[str] = ()  # Codes of findings.

@@ -83,23 +83,17 @@ def read_policy(text: str) -> InjectionPolicy:
 
     `ValueError`: istiod cannot read the text either, and keeps the last one, or it is too much.
     """
-    config = read_document(text)
-    return InjectionPolicy(
-        policy=config.policy or "",
-        never=tuple(_readable(config.never_inject_selector or ())),
-        always=tuple(_readable(config.always_inject_selector or ())),
-    )
-
-
-def read_document(text: str) -> PolicyDocument:
-    """What `read_policy` reads; `ValueError` as there."""
     document = next(documents.read(text.encode()), None)
     if isinstance(document, documents.BadDocument):
         raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
     config = msgspec.json.decode(document.body if document else b"{}", type=PolicyDocument)
     if kept.size(config) > kept.MOST_OF_ISTIO:
         raise ValueError("too much to judge")
-    return config
+    return InjectionPolicy(
+        policy=config.policy or "",
+        never=tuple(_readable(config.never_inject_selector or ())),
+        always=tuple(_readable(config.always_inject_selector or ())),
+    )
 
 
 def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:

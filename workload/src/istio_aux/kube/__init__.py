@@ -1,7 +1,7 @@
 """Everything that speaks to the API server. What objects mean is decided in `istio_aux.model`.
 
 `access`, `exec_plugin`: address and credentials. `client`: HTTP, a method for each verb; no kinds.
-`recorded`: the same, from an archive. `objects`: decoding.
+`objects`: decoding.
 `errors`: what a request can raise: `KubeError`, decided on by type and code.
 `actions`: every path, and every request that is no watch. `watch`: keeps up with a collection.
 `lease`, `events`: who leads, and Events. `exec`: to a container. `clock`: the time.

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
 import msgspec
-from msgspec.structs import replace
 
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
@@ -68,7 +67,7 @@ class _Served(Struct, frozen=True):
     name: str = ""
 
 
-class ServedList(Struct, frozen=True):
+class _ServedList(Struct, frozen=True):
     """What an API serves."""
 
     resources: tuple[_Served, ...] | None = None
@@ -96,7 +95,7 @@ class _ApiGroup(Struct, frozen=True):
     versions: tuple[_ApiVersion, ...] | None = None
 
 
-class Discovery(Struct, frozen=True):
+class _Discovery(Struct, frozen=True):
     """All types that the API server serves."""
 
     kind: str = ""
@@ -127,7 +126,7 @@ class _AccessStatus(Struct, frozen=True):
     allowed: bool = False
 
 
-class AccessReview(Struct, frozen=True):
+class _AccessReview(Struct, frozen=True):
     """Whether the account has a right."""
 
     status: _AccessStatus = _AccessStatus()
@@ -166,14 +165,14 @@ async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job
 
 async def served(client: Client, api: str) -> dict[str, str]:
     """Return the plural name of each kind in an API; empty if the API is not served."""
-    group = await read(client, _api_path(api), ServedList)
+    group = await read(client, _api_path(api), _ServedList)
     # A subresource has a slash in its name.
     resources = (group and group.resources) or ()
     return {each.kind: each.name for each in resources if "/" not in each.name}
 
 
 # One answer for all groups; from Kubernetes 1.27 on (KEP-3352).
-GROUPS = ",".join(
+_GROUPS = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
     for version in ("v2", "v2beta1")
 )
@@ -185,27 +184,10 @@ async def served_types(client: Client) -> list[ServedType]:
     """Return all types that are served; of two with a name in common, the preferred one first."""
     types = list[ServedType]()
     for path in ("/api", "/apis"):
-        answer = decoded(await client.get(path, accept=GROUPS), Discovery)
+        answer = decoded(await client.get(path, accept=_GROUPS), _Discovery)
         for of in answer.items or ():
             types += _types(of)
     return types
-
-
-def only(found: Discovery, kinds: Collection[tuple[str, str]]) -> Discovery:
-    """The types of these groups and kinds alone: who has made the others is nobody's business."""
-    groups = list[_ApiGroup]()
-    for of in found.items or ():
-        versions = list[_ApiVersion]()
-        for each in of.versions or ():
-            wanted = (
-                it for it in each.resources or ()
-                if (of.metadata.name, it.response_kind.kind) in kinds
-            )  # fmt: skip
-            if resources := tuple(wanted):
-                versions.append(replace(each, resources=resources))
-        if versions:
-            groups.append(replace(of, versions=tuple(versions)))
-    return replace(found, items=tuple(groups))
 
 
 def _types(of: _ApiGroup) -> Iterator[ServedType]:
@@ -346,7 +328,7 @@ async def allowed(client: Client, right: Right) -> bool:
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
     path = collection(api, "selfsubjectaccessreviews")
     body = await client.post(path, msgspec.json.encode(review))
-    return decoded(body, AccessReview).status.allowed
+    return decoded(body, _AccessReview).status.allowed
 
 
 def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
@@ -354,10 +336,6 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
 
 
 _API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
-
-
-PATH = re.compile(r"/(api/v1|apis/[^/]+/[^/]+)(?:/namespaces/([^/]+)(?=/))?/([^/]+)(?:/([^/]+))?")
-"""A path as it is made here: group and version, namespace, resource, name."""
 
 
 def collection(api: str, resource: str, namespace: str = "") -> str:

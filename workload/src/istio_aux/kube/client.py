@@ -21,7 +21,6 @@ from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.connector import Connection
 
 from istio_aux.kube.access import Access
-from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     LONGEST_WAIT,
     AccessError,
@@ -34,7 +33,6 @@ from istio_aux.kube.errors import (
     UnreadableError,
 )
 from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, decoded
-from istio_aux.model.moment import Moment
 from istio_aux.model.text import one_line
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -96,10 +94,6 @@ class Client:
         for _turn in range(10):
             if any(each.fileno() >= 0 for each in self._sockets):
                 await asyncio.sleep(0)
-
-    def clock(self) -> Moment:
-        """The moment of its answers."""
-        return system_clock()
 
     async def get(
         self, path: str, params: Params = (), *, accept: str = "", longest: int = LONGEST

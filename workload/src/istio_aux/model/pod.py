@@ -196,6 +196,11 @@ class Container(Struct, frozen=True):
     resources: msgspec.Raw = NO_TEXT
 
     @property
+    def tag(self) -> str:
+        """The tag of its image; empty if that has none, as one with a digest may."""
+        return self.image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+    @property
     def holds(self) -> int | None:
         """Seconds for which its postStart hook holds other containers; None: it has no such."""
         hook = self.lifecycle and self.lifecycle.post_start

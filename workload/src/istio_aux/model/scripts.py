@@ -37,7 +37,7 @@ def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
             much = f"its commands and variables have over {LONGEST >> 10} KiB"
             yield Remark(Code.TOO_MUCH, f"too much to judge: {much}")
             return
-        text = without_others(text)
+        text = _without_others(text)
         kills = pod.spec.share_process_namespace and "kill" in text
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
@@ -47,7 +47,7 @@ def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
             return
 
 
-def without_others(text: str) -> str:
+def _without_others(text: str) -> str:
     """A text without what is about another sidecar than the proxy."""
     for other in _OTHERS:
         text = text.replace(other, " ")

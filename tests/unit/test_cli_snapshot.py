@@ -1,0 +1,356 @@
+"""`istio-aux audit -f`: what people have of a cluster, as `kubectl get` wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from istio_aux.model.names import SETTINGS, START_WEBHOOK
+from unit.apiserver import ApiServer
+from unit.rules.pods import RUNNING, State, document, exited
+from unit.rules.test_hold import NEW
+from unit.rules.unmeshed import ambient
+from unit.screens import Ask, Run, Shown, objects
+from unit.test_quit_held import fields
+
+EARLY, LATE = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
+DONE = exited(0, at=EARLY)
+NAMESPACE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": "training", "labels": {"team": "a", "istio-injection": "enabled"}},
+}
+OURS = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "MutatingWebhookConfiguration",
+    "metadata": {
+        "name": "istio-aux-here",
+        "annotations": {SETTINGS: '{"lease": "mesh/istio-aux", "namespace-selectors": "team=a"}'},
+    },
+    "webhooks": [{"name": START_WEBHOOK}],
+}
+CREATES = {
+    "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],
+}  # fmt: skip
+ISTIO = {
+    "apiVersion": "admissionregistration.k8s.io/v1",
+    "kind": "MutatingWebhookConfiguration",
+    "metadata": {"name": "istio-sidecar-injector"},
+    "webhooks": [
+        {
+            "name": "namespace.sidecar-injector.istio.io",
+            "clientConfig": {"service": {"namespace": "mesh", "name": "istiod"}},
+            "namespaceSelector": {"matchLabels": {"istio-injection": "enabled"}},
+            "rules": [CREATES],
+        }
+    ],
+}
+POLICY = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "istio-sidecar-injector", "namespace": "mesh"},
+    "data": {"config": "policy: enabled"},
+}
+AS_OF = "judged as of 2026-11-21 09:00:00Z, the newest time given\n"
+NOT_GIVEN = "no mutatingwebhookconfigurations were given"
+
+
+def pod(name: str, states: dict[str, State], **fields: Any) -> dict[str, Any]:
+    body = document(states, **fields)
+    about = {"name": name, "namespace": "training", "uid": f"u-{name}", "creationTimestamp": EARLY}
+    return {**body, "metadata": body["metadata"] | about}
+
+
+STUCK = pod("stuck", {"main": DONE, "istio-proxy": RUNNING})
+BLOCKED = pod("blocked", {"main": DONE, "vault": RUNNING, "istio-proxy": RUNNING})
+LOST = pod("lost", {"main": RUNNING, "istio-proxy": exited(255, at=LATE)})
+WORKS = pod("works", {"main": RUNNING, "istio-proxy": RUNNING})
+PLAIN = pod("plain", {"main": RUNNING})
+CLUSTER = [STUCK, BLOCKED, LOST, WORKS, PLAIN, NAMESPACE, OURS, ISTIO]
+
+
+def given(*items: object) -> str:
+    """What `kubectl get -o json` writes of several types."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def audit(run: Run, text: str, *more: str) -> Shown:
+    return run("audit", "-f", "-", *more, columns=None, errors=None, stdin=text)
+
+
+def states(shown: Shown) -> list[tuple[str, str, str]]:
+    return [(it["name"], it["state"], it["action"]) for it in objects(shown)]
+
+
+FOUND = [
+    ("blocked", "blocked", "wait"),
+    ("lost", "lost", "report"),
+    ("plain", "unmeshed", "report"),
+    ("stuck", "stuck", "quit"),
+]
+
+
+async def test_a_file_is_answered_like_its_cluster(ask: Ask, run: Run) -> None:
+    """In each format; only ages count until the newest time of the file."""
+    async with ApiServer() as api:
+        for item in (*CLUSTER, POLICY):
+            api.put(f"{item['kind'].lower()}s", item)
+        for form in ("json", "yaml", "name"):
+            live = await ask(api, "audit", "-o", form)
+            assert audit(run, given(*CLUSTER, POLICY), "-o", form).out == live.out
+    shown = audit(run, given(*CLUSTER, POLICY), "-o", "json")
+    assert states(shown) == FOUND
+    assert (shown.status, shown.err) == (0, AS_OF)
+    text = audit(run, given(*CLUSTER, POLICY))
+    row = ["training", "pod/stuck", "1", "stuck", "IA0101", "60m", "2026-11-21", "08:00Z"]
+    assert row in [line.split()[:8] for line in text.out.splitlines()]
+    assert "installation: mesh/istio-aux; pods: 5; stuck: 1, blocked: 1, lost: 1," in text.out
+
+
+@pytest.mark.parametrize("form", ["documents", "lines", "in a row", "typed lists"])
+def test_a_file_has_any_form_that_kubectl_writes(run: Run, tmp_path: Path, form: str) -> None:
+    items = [*CLUSTER, POLICY]
+    match form:
+        case "documents":
+            text = "---\n".join(map(yaml.safe_dump, items))
+        case "lines":
+            text = "\n".join(map(json.dumps, items))
+        case "in a row":
+            text = "\n".join(json.dumps(item, indent=1) for item in items)
+        case _:
+            text = "\n".join(
+                json.dumps({
+                    "apiVersion": item["apiVersion"], "kind": f"{item['kind']}List",
+                    "items": [{key: it for key, it in item.items() if key[:2] not in {"ap", "ki"}}],
+                })
+                for item in items
+            )  # fmt: skip
+    file = tmp_path / "cluster"
+    file.write_text(text)
+    shown = run("audit", "-f", str(file), "-o", "json", columns=None, errors=None)
+    assert (shown.status, states(shown), shown.err) == (0, FOUND, AS_OF)
+
+
+def test_several_files_are_one_cluster(run: Run, tmp_path: Path) -> None:
+    """Of an object that is in both, the last one counts."""
+    for name, items in (("a", [WORKS, *CLUSTER[1:], POLICY]), ("b", [STUCK])):
+        (tmp_path / name).write_text(given(*items))
+    files = ("-f", str(tmp_path / "a"), "-f", str(tmp_path / "b"))
+    shown = run("audit", *files, "-o", "json", columns=None, errors=None)
+    assert (states(shown), shown.err) == (FOUND, AS_OF)
+
+
+def test_without_namespaces_it_is_not_known_who_is_selected_and_injected(run: Run) -> None:
+    text = given(STUCK, PLAIN, OURS, ISTIO, POLICY)
+    shown = audit(run, text, "-o", "json")
+    [stuck] = objects(shown)
+    assert (shown.status, stuck["state"], stuck["action"]) == (1, "stuck", "unknown")
+    assert stuck["left_out"] == "namespace training was not given"
+    assert stuck["free"] == "istio-aux quit -n training stuck --yes"
+    selected = "not known whether namespaces are selected, as they were not given: training\n"
+    labels = "IA0107: pods that may lack their sidecar: 1: the labels of namespace training are"
+    assert selected in shown.err
+    assert f"{labels} not known\n" in shown.err
+    assert "not known whether an installation looks after 1 of these pods" in audit(run, text).out
+
+
+def test_without_webhook_configurations_it_is_not_known_whether_istio_injects(run: Run) -> None:
+    shown = audit(run, given(STUCK, PLAIN, NAMESPACE), "-o", "json")
+    [stuck] = objects(shown)
+    assert (shown.status, stuck["action"], stuck["left_out"]) == (1, "unknown", NOT_GIVEN)
+    why = f"pods that may lack their sidecar: 1: Istio's webhooks are not known; {NOT_GIVEN}"
+    assert f"IA0107: {why}\n" in shown.err
+
+
+def test_without_istios_policy_it_is_not_known_which_pods_it_injects(run: Run) -> None:
+    """A pod that asks for its sidecar is injected by any policy."""
+    asks = pod("asks", {"main": RUNNING})
+    asks["metadata"]["labels"] = {"sidecar.istio.io/inject": "true"}
+    shown = audit(run, given(*CLUSTER, asks), "-o", "json")
+    missing = [("asks", "unmeshed", "report"), *(it for it in FOUND if it[0] != "plain")]
+    assert (shown.status, states(shown)) == (1, missing)
+    assert "istiod's injection policy is not known" in shown.err
+    assert "no policy in ConfigMap mesh/istio-sidecar-injector" in shown.err
+
+
+def test_a_pod_that_is_not_known_is_not_said_to_be_well(run: Run) -> None:
+    shown = audit(run, given(PLAIN))
+    where = "in all namespaces (1 looked at), but of 1 it is not known"
+    assert shown.out.startswith(f"no pod hangs or lacks its sidecar {where}\n")
+    assert shown.out.endswith("(unknown: 1)\n")
+    assert shown.status == 1
+
+
+def grace(at: str) -> dict[str, Any]:
+    """A pod that has finished, and has an hour for its telemetry."""
+    body = pod("grace", {"main": exited(0, at=at), "istio-proxy": RUNNING})
+    body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
+    return body
+
+
+def starting(at: str) -> dict[str, Any]:
+    """A pod whose init container has failed since it was started."""
+    fails = {"name": "fetch", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    body = pod("starting", {"main": None, "istio-proxy": None}, phase="Pending")
+    body["spec"]["initContainers"] = [{"name": "fetch"}]
+    body["status"] |= {"startTime": at, "initContainerStatuses": [fails | {"restartCount": 9}]}
+    return body
+
+
+def held(_at: str) -> dict[str, Any]:
+    """A pod whose payload waits for its proxy."""
+    return pod("held", {"istio-proxy": NEW, "main": NEW}, **fields())
+
+
+def manifest(_at: str) -> dict[str, Any]:
+    """A pod that no cluster has had yet."""
+    return {key: it for key, it in WORKS.items() if key != "status"}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (grace, "what keeps a pod had not lasted as of the newest time"),
+        (starting, "what keeps a pod had not lasted as of the newest time"),
+        (held, "a payload is held, and only its proxy knows whether it is ready"),
+        (manifest, "a pod has no status"),
+    ],
+)
+def test_what_only_time_or_a_proxy_decides_is_not_known(run: Run, make: Any, why: str) -> None:
+    """A file of one pod may be much older than the newest time in it."""
+    late = pod("late", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": LATE})
+    items = (make(LATE), late, NAMESPACE, OURS, ISTIO, POLICY)
+    shown = audit(run, given(*items), "-o", "json")
+    assert (shown.status, shown.out) == (1, "")
+    assert f"IA0301: pods that may hang: 1: {why}\n" in shown.err
+    assert audit(run, given(*items), "--ignore", "IA0301").status == 0
+
+
+def test_a_container_that_some_kubelets_start_again_is_not_finished(run: Run) -> None:
+    """KEP-5307: a file does not say which version the kubelet has."""
+    body = pod("own", {"main": exited(1, at=EARLY), "istio-proxy": RUNNING}, restart="OnFailure")
+    body["spec"]["containers"][0]["restartPolicy"] = "Never"
+    shown = audit(run, given(body, NAMESPACE, OURS), "-o", "json")
+    assert states(shown) == [("own", "blocked", "wait")]
+
+
+def test_whether_an_ambient_mesh_takes_a_pod_is_not_known_until_it_had_time(run: Run) -> None:
+    """The pod has its address since 08:16:30."""
+    outside = ambient("", name="out", uid="out", namespace="training")
+    labels = {"team": "a", "istio.io/dataplane-mode": "ambient"}
+    space = {**NAMESPACE, "metadata": {"name": "training", "labels": labels}}
+    for newest, status, found in (
+        ("2026-11-21T08:16:35Z", 1, []),
+        (LATE, 0, [("out", "unmeshed", "report")]),
+    ):
+        late = pod("late", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
+        shown = audit(run, given(outside, late, space, OURS, ISTIO, POLICY), "-o", "json")
+        assert (shown.status, states(shown)) == (status, found)
+
+
+def test_a_file_is_judged_as_of_its_newest_time(run: Run) -> None:
+    """What began long before has lasted, and what failed more than an hour before is no news."""
+    validation = {"name": "istio-validation", "state": exited(126, at="2026-11-21T08:10:00Z")}
+    failed = pod("failed", {"main": None, "istio-proxy": None}, phase="Failed")
+    failed["status"]["initContainerStatuses"] = [validation]
+    for newest, found in ((LATE, ["failed", "starting"]), ("2026-11-21T09:15:00Z", ["starting"])):
+        other = pod("other", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
+        items = (failed, starting(EARLY), other, NAMESPACE, OURS, ISTIO, POLICY)
+        shown = audit(run, given(*items), "-o", "json")
+        assert [it["name"] for it in objects(shown)] == found
+
+
+def test_pods_are_chosen_as_of_a_cluster(run: Run) -> None:
+    """By namespace, labels, and the labels of namespaces; a finished pod is left alone."""
+    other = {**STUCK, "metadata": {**STUCK["metadata"], "namespace": "other", "uid": "o"}}
+    other["metadata"]["labels"] = {"app": "b"}
+    space = {**NAMESPACE, "metadata": {"name": "other"}}
+    ended = pod("ended", {"main": DONE, "istio-proxy": DONE})
+    ended["status"] |= {"phase": "Succeeded"}
+    text = given(*CLUSTER, POLICY, other, space, ended)
+    for argv, names in (
+        (["-n", "other"], ["stuck"]),
+        (["-l", "app=b"], ["stuck"]),
+        (["--namespace-selectors", "!team"], ["stuck"]),
+        (["--namespace-selectors", "team=a"], [name for name, _, _ in FOUND]),
+        (["--holders"], None),
+    ):
+        found = objects(audit(run, text, "-o", "json", *argv))
+        assert [it.get("name") for it in found] == (names or [None, None])
+    assert "; pods: 6; stuck: 2," in audit(run, text).out
+    assert "selected namespaces: 1; pods: 1" in audit(run, text, "--namespace-selectors=!team").out
+
+
+def test_a_page_and_the_settings_of_a_file_are_as_of_a_cluster(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("namespace-selectors: team=b\nlease: shop/ours\n")
+    more = ("--config", str(config), "--report", str(tmp_path / "page.html"), "-o", "json")
+    [stuck] = objects(audit(run, given(STUCK, NAMESPACE, LOST), *more, "-l", "!x"))[1:]
+    assert stuck["left_out"].startswith("namespace training is not selected")
+    assert "On 21 November 2026 at 09:00 UTC, 1 of 2" in (tmp_path / "page.html").read_text()
+
+
+def test_what_cannot_be_read_is_said_and_does_not_count_as_well(run: Run) -> None:
+    broken = {**STUCK, "spec": 7}
+    shown = audit(run, given(*CLUSTER, POLICY, broken), "-o", "json")
+    assert (shown.status, states(shown)) == (1, FOUND)
+    bad = "IA0107: pods that may lack their sidecar: 1: cannot read pod at 1: item 10: Expected"
+    assert bad in shown.err
+
+    items = (STUCK, PLAIN, NAMESPACE, OURS, {**ISTIO, "webhooks": 7})
+    shown = audit(run, given(*items), "-o", "json")
+    assert (shown.status, states(shown)) == (1, [("stuck", "stuck", "quit")])
+    assert "IA0305: cannot read configuration at 1: item 5: Expected" in shown.err
+    assert (
+        "IA0107: pods that may lack their sidecar: 1: Istio's webhooks are not known" in shown.err
+    )
+
+    shown = audit(run, given(STUCK, OURS, {**NAMESPACE, "metadata": 7}), "-o", "json")
+    assert (shown.status, states(shown)) == (2, [("stuck", "stuck", "unknown")])
+    assert "stdin:1: item 3: Expected" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (given(), "stdin: no pods\n"),
+        (given(NAMESPACE), "no pods were given\n"),
+        (given({"apiVersion": "v1", "kind": "Service"}), "no pods were given\n"),
+        ("{", "stdin:1: "),
+        ("kind: [", "stdin:"),
+        (given({"metadata": {}}), "stdin:1: item 1: it has no kind\n"),
+    ],
+    ids=["nothing", "no pod", "other kinds", "no JSON", "no YAML", "no kind"],
+)
+def test_a_file_without_pods_is_said_and_a_failure(run: Run, text: str, says: str) -> None:
+    shown = audit(run, text)
+    assert (shown.status, shown.out) == (2, "")
+    assert says in shown.err
+
+
+def test_other_kinds_are_counted(run: Run) -> None:
+    others = [{"apiVersion": "v1", "kind": "Service"}] * 2
+    others += [{"apiVersion": "apps/v1", "kind": "Deployment"}]
+    shown = audit(run, given(*CLUSTER, POLICY, *others))
+    left = "left out: 1 Deployment, 2 Service: audit does not read these kinds\n"
+    assert (shown.status, shown.err) == (0, left + AS_OF)
+
+
+@pytest.mark.parametrize("form", ["name", "text", "wide", "json", "yaml"])
+def test_a_name_in_a_file_commands_no_terminal(run: Run, form: str) -> None:
+    """No API server has looked at it."""
+    named = {**STUCK, "metadata": {**STUCK["metadata"], "name": "a\x1b]0;b\x07\nc"}}
+    shown = audit(run, given(named, NAMESPACE, OURS), "-o", form)
+    assert "a" in shown.out
+    assert not {"\x1b", "\x07"} & {*shown.out}
+
+
+@pytest.mark.parametrize("hour", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_date_that_no_clock_has_is_read(run: Run, tmp_path: Path, hour: str) -> None:
+    """In UTC it would be a day before the first, or after the last."""
+    body = pod("stuck", {"main": exited(0, at=hour), "istio-proxy": RUNNING})
+    shown = audit(run, given(body), "--report", str(tmp_path / "page"))
+    assert "stuck: 1" in shown.out

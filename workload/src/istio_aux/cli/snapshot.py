@@ -1,0 +1,218 @@
+"""`audit -f`: the pods of files that `kubectl get` wrote, as of the newest time in them.
+
+Whether a namespace is selected, what an installation does and whether Istio injects follow from
+namespaces, MutatingWebhookConfigurations and Istio's ConfigMaps in the same files. What is not in
+them is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from istio_aux.cli import cluster, files, report
+from istio_aux.cli.installation import Installations, Judgement, Labels, installations
+from istio_aux.cli.report import Audit
+from istio_aux.cli.tally import Tally
+from istio_aux.cli.workloads import ClusterRequest
+from istio_aux.injector import injection
+from istio_aux.injector.injection import InjectionPolicy, hooks_of
+from istio_aux.injector.rules import ControlPlanes
+from istio_aux.kube.clock import system_clock
+from istio_aux.model import kept
+from istio_aux.model.documents import Document
+from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Key, Metadata, Pod, Struct, decode
+from istio_aux.model.text import UNDECODABLE, listed, problem
+from istio_aux.model.webhooks import Configuration, ControlPlane, Namespace
+from istio_aux.repair.rules import AwaitCapture
+
+_POD, _NAMESPACE, _CONFIG_MAP = ("", "Pod"), ("", "Namespace"), ("", "ConfigMap")
+_CONFIGURATION = ("admissionregistration.k8s.io", "MutatingWebhookConfiguration")
+_NO_CONFIGURATIONS = "no mutatingwebhookconfigurations were given"
+
+
+class _PolicyMap(Struct, frozen=True):
+    metadata: Metadata = Metadata()
+    data: dict[str, str] | None = None
+
+
+def audit(paths: Sequence[str], request: ClusterRequest) -> int:
+    """Print what is wrong with the pods of these files; return the exit status.
+
+    It is 1 if some pods could not be judged, and 2 if a document is bad or there is no pod.
+    """
+    snapshot = _Snapshot()
+    status = files.answer_each(paths, snapshot.add)
+    if not snapshot.has_pods:
+        if snapshot.left_out or snapshot.others:
+            report.complain("no pods were given")
+        return files.BAD_INPUT
+    now = snapshot.newest or system_clock()
+    pods = snapshot.audit(request, now)
+    status = max(status, cluster.show_audit(pods, request, now.date))
+    if snapshot.left_out:
+        kinds = [f"{number} {kind}" for kind, number in sorted(snapshot.left_out.items())]
+        report.complain(f"left out: {listed(kinds)}: audit does not read these kinds")
+    if snapshot.newest:
+        report.complain(f"judged as of {now.date:%Y-%m-%d %H:%M:%S}Z, the newest time given")
+    return status
+
+
+class _Snapshot:
+    """What files have of a cluster. Of an object that is there twice, the last one counts."""
+
+    def __init__(self) -> None:
+        self.newest: Moment | None = None
+        self.left_out = Counter[str]()  # Objects of other kinds.
+        self._pods = dict[Key, Pod]()
+        self._labels = dict[str, Labels]()  # By namespace.
+        self._configurations = dict[str, Configuration]()
+        self._policies = dict[tuple[str, str], str]()  # By the namespace and name of a ConfigMap.
+        self._bad_pods, self._bad_configurations = list[str](), list[str]()
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether there is a pod, readable or not."""
+        return bool(self._pods or self._bad_pods)
+
+    @property
+    def others(self) -> bool:
+        """Whether there is something else that is read."""
+        return bool(self._labels or self._configurations or self._policies)
+
+    def add(self, document: Document, body: bytes) -> Iterable[str]:
+        """Keep an object of the file ``body``. ValueError: it cannot be read."""
+        group, kind, _ = files.kind_of(document)
+        newest = filter(None, (self.newest, files.newest(body)))
+        self.newest = max(newest, default=None)
+        try:
+            self._add((group, kind), document.readable)
+        except UNDECODABLE as error:
+            why = f"at {document.place}: {problem(error)}"
+            if (group, kind) == _POD:
+                self._bad_pods.append(why)
+            elif (group, kind) == _CONFIGURATION:
+                self._bad_configurations.append(why)
+            else:
+                raise
+        return ()
+
+    def _add(self, kind: tuple[str, str], body: bytes) -> None:
+        if kind == _POD:
+            pod = decode(body)
+            self._pods[pod.metadata.key] = pod
+        elif kind == _NAMESPACE:
+            namespace = msgspec.json.decode(body, type=Namespace)
+            self._labels[namespace.metadata.name] = kept.labels(namespace)
+        elif kind == _CONFIGURATION:
+            configuration = msgspec.json.decode(body, type=Configuration)
+            self._configurations[configuration.metadata.name] = configuration
+        elif kind == _CONFIG_MAP:
+            found = msgspec.json.decode(body, type=_PolicyMap)
+            policy = (found.data or {}).get(injection.POLICY_KEY, "")
+            self._policies[found.metadata.namespace, found.metadata.name] = policy
+        else:
+            self.left_out[kind[1]] += 1
+
+    def audit(self, request: ClusterRequest, now: Moment) -> Audit:
+        """Judge the pods as of ``now``. What a file does not say of a pod is not known."""
+        found, tally = self._installations(request), Tally(now)
+        mesh, unread = self._control_planes()
+        for why in self._bad_pods:
+            tally.unreadable(why)
+        namespaces = {*self._labels}
+        if request.selectors is not None:
+            namespaces = {it for it in namespaces if request.selectors.matches(self._labels[it])}
+        unselected, unlabelled = self._labels.keys() - namespaces, set[str]()
+        for pod in self._pods.values():
+            where, phase = pod.metadata.namespace, pod.status.phase
+            wanted = request.namespace in {None, where} and request.selector.matches(pod.labels)
+            if not wanted or phase == "Succeeded" or where in unselected:
+                continue
+            labels = self._labels.get(where)
+            if labels is None:
+                unlabelled.add(where)
+            judged = _judge(pod, labels, found, now)
+            if phase == "Failed":
+                tally.failed(pod, judged)
+                continue
+            tally.pods += 1
+            outcome = report.audit(pod, labels, judged, mesh.expected, now=now.date)
+            outside, _ = report.outside(pod, labels, judged, mesh.expected, now=now.date)
+            if isinstance(outside, AwaitCapture):
+                outcome = outside.reason
+            if outcome is None and (why := _unsure(judged, _judge(pod, labels, found, None))):
+                tally.unsure(why)
+            else:
+                tally.judged(pod, judged, outcome)
+        notes = cluster.unknowns(found, (), request.ignore, said=tally.said)
+        if unlabelled:
+            why = "not known whether namespaces are selected, as they were not given"
+            notes.append(f"{why}: {listed(sorted(unlabelled))}")
+        audit = tally.audit(
+            found,
+            among=request.among(tally.pods),
+            ignore=request.ignore,
+            namespaces=None if request.selectors is None else len(namespaces),
+            unread=unread,
+            notes=notes,
+        )
+        if audit.unknown:
+            audit = replace(audit, among=f"{audit.among}, but of {audit.unknown} it is not known")
+        return audit
+
+    def _installations(self, request: ClusterRequest) -> Installations:
+        if request.config:
+            return Installations((request.config,))
+        if not (self._configurations or self._bad_configurations):
+            return Installations(gap=_NO_CONFIGURATIONS)
+        return installations(self._configurations.values(), self._bad_configurations)
+
+    def _control_planes(self) -> tuple[ControlPlanes, Sequence[str]]:
+        """What is known of Istio's injectors, and what is missing."""
+        if self._bad_configurations:  # One that cannot be read may be Istio's.
+            return ControlPlanes(), self._bad_configurations
+        if not self._configurations:
+            return ControlPlanes(), [_NO_CONFIGURATIONS]
+        hooks = hooks_of(map(kept.configuration, self._configurations.values()))
+        policies, missing = dict[ControlPlane, InjectionPolicy](), list[str]()
+        for plane in sorted({hook.control_plane for hook in hooks}):
+            try:
+                text = self._policies[plane.namespace, plane.config_map]
+                policies[plane] = injection.read_policy(text)
+            except (KeyError, *UNDECODABLE):
+                missing.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
+        return ControlPlanes(hooks=hooks, policies=policies, known=True), missing
+
+
+def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | None) -> Judgement:
+    """Judge a pod; without ``labels`` of its namespace it is not known what is done about it."""
+    kubelet = Kubelet(None) if depends_on_kubelet(pod) else OBEYS
+    judged = found.judge(pod, labels, now, kubelet=kubelet)
+    decision = judged.decision
+    if decision.stage == "held":  # Only its proxy could say whether it is ready.
+        judged = judged._replace(decision=replace(decision, blocked_by=(), code=None))
+    if labels is None and not judged.left_out and judged.action != "ignore":
+        why = f"namespace {pod.metadata.namespace} was not given"
+        judged = judged._replace(action="unknown", reason=decision.reason, left_out=why)
+    return judged
+
+
+def _unsure(judged: Judgement, later: Judgement) -> str:
+    """Why it is not known whether a pod hangs that does not hang as of the newest time.
+
+    ``later`` is what it would be if that lasted.
+    """
+    pod = judged.facts.pod
+    if not pod.status.phase:
+        return "a pod has no status"
+    if judged.decision.stage == "held":
+        return "a payload is held, and only its proxy knows whether it is ready"
+    if report.state_of(pod, later.decision):
+        return "what keeps a pod had not lasted as of the newest time"
+    return ""

@@ -1,0 +1,103 @@
+"""What `audit` has found so far among the pods that it judges one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from istio_aux.cli import report
+from istio_aux.cli.installation import Installations, Judgement
+from istio_aux.cli.report import Audit, Finding
+from istio_aux.model.failed import recent_failure
+from istio_aux.model.findings import Code, Remark
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.text import listed
+
+UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
+
+
+class Tally:
+    """Counts pods, keeps their findings, and why some could not be judged."""
+
+    def __init__(self, now: Moment) -> None:
+        """Pods that failed at most an hour before ``now`` are findings."""
+        self.findings = list[Finding]()
+        self.pods = 0  # That have not ended.
+        self._now = now
+        self._unknown = Counter[str]()  # Pods that may lack their sidecar, by the reason.
+        self._unsure = Counter[str]()  # Pods that may hang, by the reason.
+        self._unreadable = list[str]()
+
+    @property
+    def said(self) -> Iterable[str]:
+        """What the findings say already of installations."""
+        return (each.left_out for each in self.findings)
+
+    def unreadable(self, what: str) -> None:
+        """Count a pod that cannot be read."""
+        self._unreadable.append(f"cannot read pod {what}")
+
+    def unsure(self, why: str) -> None:
+        """Count a pod of which it is not known whether it hangs."""
+        self._unsure[why] += 1
+
+    def failed(self, pod: Pod, judged: Judgement) -> None:
+        """Keep what is so with a pod that its mesh failed lately, or whose proxy began again."""
+        if failure := recent_failure(pod, self._now):
+            finding = Finding(
+                **report.about_pod(pod), state="failed", code=failure.code, since=failure.at,
+                action=judged.action, reason=failure.reason, containers=judged.facts.table,
+                fix=failure.fix,
+            )  # fmt: skip
+            self.findings.append(finding)
+
+    def judged(self, pod: Pod, judged: Judgement, outcome: Finding | str | None) -> None:
+        """Keep the ``outcome`` of `report.audit` about a pod that has not ended."""
+        if isinstance(outcome, str):
+            self._unknown[outcome] += 1
+        elif outcome:
+            self.findings.append(outcome)
+        else:
+            self.failed(pod, judged)
+
+    def audit(
+        self,
+        found: Installations,
+        *,
+        among: str,
+        ignore: Iterable[str],
+        namespaces: int | None = None,
+        unread: Iterable[str] = (),
+        remarks: Iterable[Remark] = (),
+        notes: Sequence[str] = (),
+    ) -> Audit:
+        """All that was found, but what is to ``ignore``.
+
+        ``unread`` says what could not be read that would say whether pods lack their sidecar.
+        """
+        ignored, remarks = {*ignore}, [*remarks]
+        number = self._unknown.total() + len(self._unreadable)
+        if number:
+            named = [listed(self._unreadable, "; ", most=UNREADABLE_SHOWN)] * any(self._unreadable)
+            why = "; ".join([*named, *self._unknown, *(unread if self._unknown else ())])
+            why = f"pods that may lack their sidecar: {number}: {why}"
+            remarks.append(Remark(Code.MESH_UNKNOWN, why))
+        unsure = self._unsure.total()
+        if unsure:
+            why = f"pods that may hang: {unsure}: {'; '.join(self._unsure)}"
+            remarks.append(Remark(Code.UNKNOWN, why))
+        unknown = number * (Code.MESH_UNKNOWN not in ignored) + unsure * (
+            Code.UNKNOWN not in ignored
+        )
+        shown = (finding for finding in self.findings if finding.code not in ignored)
+        return Audit(
+            sorted(shown, key=lambda finding: (finding.namespace, finding.name)),
+            self.pods,
+            namespaces,
+            unknown,
+            installations=found,
+            among=among,
+            ignored=[it.code for it in (*self.findings, *remarks) if it.code in ignored],
+            notes=(*notes, *(str(each) for each in remarks if each.code not in ignored)),
+        )
