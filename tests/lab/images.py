@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lab import cache, debian, oci, packages, toolchain, tools
+from lab import tools
+from tools import cache, debian, oci, packages, toolchain
 
 PROXYV2 = f"istio-aux.lab/proxyv2:{tools.ISTIO_VERSION}"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
