@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import Namespace
 
 from tools import cache
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def image() -> Path:
 def pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The versions that were tested: what else there is today, is not for this test to say."""
     file = tmp_path_factory.mktemp("pins") / "pins.txt"
-    file.write_text(packages.exported(packages.WORKLOAD, hashes=False))
+    file.write_text(packages.exported(packages.WORKLOAD, "--no-hashes"))
     return file
 
 

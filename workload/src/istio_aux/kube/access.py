@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from urllib import request
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import proxy_bypass_environment
 
 import msgspec
 import yaml
@@ -32,6 +32,12 @@ from istio_aux.kube.exec_plugin import Credential, supported
 from istio_aux.model.text import UNDECODABLE, one_line
 
 _log = logging.getLogger(__name__)
+
+# The types of the standard library lack it.
+_bypassed = cast(
+    "Callable[[str, Mapping[str, str]], bool]",
+    request.proxy_bypass_environment,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+)
 
 # Where the kubelet mounts a pod's token and the cluster's CA.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -349,7 +355,8 @@ def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | N
 
 def _direct(server: SplitResult, exceptions: str) -> bool:
     """Whether ``NO_PROXY`` names a host (golang.org/x/net http/httpproxy)."""
-    host, port = server.hostname or "", server.port or {"http": 80}.get(server.scheme, 443)
+    host = (server.hostname or "").rstrip(".")
+    port = server.port or {"http": 80}.get(server.scheme, 443)
     entries = [entry.strip() for entry in exceptions.split(",")]
     if host == "localhost" or "*" in entries:
         return True
@@ -362,7 +369,7 @@ def _direct(server: SplitResult, exceptions: str) -> bool:
                 if address in ip_network(entry, strict=False):
                     return True
     names = {"no": ",".join(entry.removeprefix("*") for entry in entries)}
-    return proxy_bypass_environment(f"{host}:{port}", names)
+    return _bypassed(f"{host}:{port}", names)
 
 
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
