@@ -1,7 +1,7 @@
 """The images of the lab's pods, of one layer each, for `ctr -n k8s.io images import`.
 
 They are cached by content. proxyv2 is Istio's agent with Envoy and iptables, busybox is Debian's
-static program with its links, and pause is that program, sleeping. `lab.rock` has our own image.
+static program with its links, and pause is that program, sleeping. `tools.rock` has our own image.
 """
 
 from __future__ import annotations
