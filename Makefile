@@ -31,7 +31,7 @@ lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
 lab-down: .venv/ready      ## end what `lab` or `playground` left running, leaving nothing behind
 	@$(TOX) -e lab -- down
-bench: .venv/ready         ## how fast proxies of finished pods are freed, beside programs in Go
+bench: .venv/ready         ## how fast proxies of finished pods are freed, beside a controller in Go
 	@$(TOX) -e bench
 docs: .venv/ready          ## build the site of the documents in build/site, without the network; a warning is an error
 	@$(TOX) -e docs && echo build/site/index.html

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lab.errors import LabError
-
 from benchmarks import attack, burst, scale, scale_rows, tables
 from benchmarks import quit as quitting
 from benchmarks.driver import MeasurementError
+from tools.errors import ToolError
 
 RESULTS = Path(__file__).parent / "results"
 FEWEST = 100  # Pods of which there are some of each kind.
@@ -29,7 +28,7 @@ def main() -> int:
     kept = _table(RESULTS, options.benchmark)
     try:
         options.run(options)
-    except (MeasurementError, LabError, TimeoutError, ChildProcessError) as error:
+    except (MeasurementError, ToolError, TimeoutError, ChildProcessError) as error:
         print(f"benchmarks: could not measure: {error}", file=sys.stderr)
         return 1
     if not options.quick:

@@ -60,7 +60,7 @@ def main(sizes: Sizes, results: Path | None) -> None:
 
     Raises:
         MeasurementError, TimeoutError, ChildProcessError: it could not be measured.
-        lab.errors.LabError: pods cannot run here.
+        tools.errors.ToolError: pods cannot run here.
     """
     on = machine.describe()
     with lab.cluster("node") as cluster:

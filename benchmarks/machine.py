@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import lab.tools
-from lab import toolchain
 
 from benchmarks.programs import SOURCE
+from tools import toolchain
 
 
 def describe(*, go: bool = False) -> dict[str, str]:

@@ -16,7 +16,7 @@ from lab import ports
 from lab.juju import image
 from lab.workload import Workload
 
-from benchmarks.tables import CONTROLLER, FLOOR
+from benchmarks.tables import CONTROLLER
 from probe import connect
 
 SOURCE = lab.tools.BENCHMARKS / "quitter"
@@ -113,7 +113,7 @@ class IstioAux(Unit):
 
     def __init__(self, workload: Workload, name: str, checkout: Path | None = None) -> None:
         """A workload that is deployed. ``checkout``: run the one that is there."""
-        self.name, self.kubeconfig = name, workload.kubeconfig
+        self.name = name
         self._workload, self._checkout = workload, checkout
         where = f"http://{workload.cluster.host}:{workload.status_port}"
         self.answers = {path: where + path for path in ("/readyz", "/metrics", "/status")}
@@ -144,24 +144,18 @@ class IstioAux(Unit):
 
 
 class GoProgram(Unit):
-    """`bench-quitter`: a controller on controller-runtime, or the leanest client."""
+    """`bench-quitter`: a controller on controller-runtime, as an administrator."""
 
-    def __init__(
-        self, cluster: lab.Cluster, selector: str, kubeconfig: Path | None = None, *, floor: int = 0
-    ) -> None:
-        """Build it, if need be. Without a ``kubeconfig`` it is an administrator.
-
-        ``floor``: the leanest client, with so many quits at once in the namespace ``selector``.
-        """
-        self.name, self._cluster = FLOOR if floor else CONTROLLER, cluster
+    def __init__(self, cluster: lab.Cluster, selector: str) -> None:
+        """Build it, if need be."""
+        self.name, self._cluster = CONTROLLER, cluster
         probes, metrics = (f"{cluster.host}:{ports.reserve()}" for _ in range(2))
         self.answers = {
             "/readyz": f"http://{probes}/readyz",
             "/metrics": f"http://{metrics}/metrics",
         }
-        program, access = lab.tools.path("bench-quitter"), kubeconfig or cluster.kubeconfig
-        self._argv = [program, access, probes, metrics, selector, LEASES]
-        self._argv += [str(floor)] if floor else []
+        program = lab.tools.path("bench-quitter")
+        self._argv = [program, cluster.kubeconfig, probes, metrics, selector, LEASES]
 
     def start(self) -> None:
         """Start it, without waiting."""

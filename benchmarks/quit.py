@@ -1,7 +1,7 @@
 """How fast proxies of finished pods are freed, and what watching costs; README.md says how.
 
 A real etcd and API server, a lean stand-in for the kubelet, and one program after another that
-quits: a controller on controller-runtime, the leanest client, then the workload as it ships.
+quits: a controller on controller-runtime, then the workload as it ships.
 Nothing here is asserted: numbers stand beside goals.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import lab
-from istio_aux.model.policy import QuitLimits
 from lab import creation
 from lab.fixtures import make_namespace
 from lab.workload import Workload
@@ -27,7 +26,7 @@ from benchmarks import machine, tables
 from benchmarks.driver import Driver, MeasurementError
 from benchmarks.processes import Meter, Usage, usage
 from benchmarks.programs import GoProgram, IstioAux, Unit
-from benchmarks.tables import BEFORE, FLOOR, MIB, OURS, Measured, Row, percentile
+from benchmarks.tables import BEFORE, MIB, OURS, Measured, Row, percentile
 
 NAME = "istio-aux-bench"
 """Of the node, and of the namespace of the pods."""
@@ -89,7 +88,7 @@ def rows(sizes: Sizes) -> Iterator[tuple[str, list[Row]]]:
         f"{freed}, since the start of the process",
         [
             Row("first", "first quit arrived at the node, s"),
-            Row("freed", f"{freed}, s", most=10, beside=1.3, of=FLOOR),
+            Row("freed", f"{freed}, s", most=10),
             Row("start-cpu", "CPU a quit at start-up, ms", 1e3, 2, beside=1),
             Row("start-server", "API server's CPU a quit, ms", 1e3),
             Row("execs", "commands sent", digits=0),
@@ -166,10 +165,8 @@ def measure(
             for name, place, checkout in ((OURS, "ours", None), (BEFORE, "before", before))
             if checkout or name is OURS
         )
-        # It has our rights, and as many quits at once as ours.
-        floor = GoProgram(cluster, NAME, ours.kubeconfig, floor=QuitLimits().at_once)
         yardstick = GoProgram(cluster, SELECTOR)
-        return _Bench(cluster, driver, sizes).run([yardstick, floor, *others, ours])
+        return _Bench(cluster, driver, sizes).run([yardstick, *others, ours])
 
 
 def _deployed(cluster: lab.Cluster, folder: Path) -> Workload:
@@ -212,9 +209,7 @@ class _Bench:
             made = size - max((known for known in self._sizes.watched if known < size), default=0)
             self._driver.create(f"watched-{size}", made, "running")
             for number, unit in enumerate(units):
-                # The floor watches no large cluster: it takes part in the quits only.
-                if unit.name != FLOOR:
-                    self._watch(unit, size, made, number, measured[number].numbers)
+                self._watch(unit, size, made, number, measured[number].numbers)
         return measured
 
     def _quits(self, unit: Unit, number: int, numbers: dict[str, float]) -> None:
@@ -223,13 +218,12 @@ class _Bench:
         numbers |= self._start_up(unit, f"start-{number}")
         self._settled(unit)
         numbers |= self._steady(unit, f"steady-{number}", sizes.steady, sizes.rate)
-        if unit.name != FLOOR:
-            # Those before have warmed the process up: pools, caches, the allocator's arenas.
-            first = self._settled(unit)
-            self._steady(unit, f"again-{number}", sizes.steady, sizes.rate)
-            last = self._settled(unit)
-            numbers["gained"] = last.rss - first.rss
-            numbers["opened"] = last.descriptors - first.descriptors
+        # Those before have warmed the process up: pools, caches, the allocator's arenas.
+        first = self._settled(unit)
+        self._steady(unit, f"again-{number}", sizes.steady, sizes.rate)
+        last = self._settled(unit)
+        numbers["gained"] = last.rss - first.rss
+        numbers["opened"] = last.descriptors - first.descriptors
         numbers |= self._steady(unit, f"paced-{number}", sizes.paced, sizes.pace)
         unit.stop()
         self._clear()

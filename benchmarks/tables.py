@@ -9,8 +9,6 @@ from pathlib import Path
 
 OURS, BEFORE, CONTROLLER = "istio-aux", "istio-aux before", "controller-runtime"
 """The programs: this checkout's, another one's, and what both stand beside."""
-FLOOR = "floor"
-"""The leanest client: what it costs is what the API server asks of any client."""
 MIB = 1 << 20
 _COST = re.compile(
     r"^\| ([^|]*, (?:s|ms|µs|MiB)|[^|]* ms,[^|]*) \|.*\((\d+\.\d+)x\) \|$", re.MULTILINE
@@ -36,8 +34,8 @@ class Measured:
 class Row:
     """A line of a table.
 
-    ``most``: the goal in the unit of the table; ``beside``: the goal as a part of what the program
-    ``of`` has.
+    ``most``: the goal in the unit of the table; ``beside``: the goal as a part of what the
+    controller on controller-runtime has.
     """
 
     key: str
@@ -46,7 +44,6 @@ class Row:
     digits: int = 1
     most: float | None = None
     beside: float | None = None
-    of: str = CONTROLLER
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,9 @@ def verdicts(groups: Groups, programs: Sequence[Measured]) -> Iterator[Verdict]:
             if row.most is not None:
                 yield _verdict(row, value, row.most, "")
             if row.beside is not None:
-                other = numbers.get(row.of, {}).get(row.key)
+                other = numbers.get(CONTROLLER, {}).get(row.key)
                 most = None if other is None else other * row.scale * row.beside
-                yield _verdict(row, value, most, f"{row.beside:g} of {row.of}'s: ")
+                yield _verdict(row, value, most, f"{row.beside:g} of {CONTROLLER}'s: ")
 
 
 def _verdict(row: Row, value: float | None, most: float | None, beside: str) -> Verdict:

@@ -78,7 +78,7 @@ class Config:
             try:
                 (own.get(name) or settings.OPTIONS[name].read)(value)
             except ValueError as error:
-                problems.append(f"{name}: {error}{settings.replaced(f'{name}={value}')}")
+                problems.append(f"{name}: {error}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -107,9 +107,9 @@ class Config:
 def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
     """Return the options in `text`, which the leader noted when all were good.
 
-    Another revision may have noted them. What this one cannot read becomes what replaces it, or its
-    default; of `quit`, `disabled`, as no proxy is told to exit by a guess. With selectors or names
-    that it cannot read there is no configuration, None.
+    Another revision may have noted them. What this one cannot read becomes its default; of `quit`,
+    `disabled`, as no proxy is told to exit by a guess. With selectors or names that it cannot read
+    there is no configuration, None.
     """
     try:
         known = msgspec.json.decode(text, type=dict[str, Any])
@@ -124,15 +124,7 @@ def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
 
 def _readable(name: str, value: Any, default: Any) -> Any:
     """Return the noted value of an option, or what stands in for one that cannot be read."""
-    if name in _NEVER_GUESSED:
-        return value
-    option, _, new = settings.REPLACED.get(f"{name}={value}", "").partition("=")
-    if option == name:
-        return new
-    if name == "sidecars":
-        # A rule that is gone, such as NAME=/COMMAND: its container keeps the pod, as without one.
-        value = ",".join(rule for rule in str(value).split(",") if _is_read(name, rule))
-    if _is_read(name, value):
+    if name in _NEVER_GUESSED or _is_read(name, value):
         return value
     return QuitMode.DISABLED.value if name == "quit" else default
 

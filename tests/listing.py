@@ -25,7 +25,7 @@ NAME = "istio-aux"
 OPEN = {
     "charmcraft.yaml includes required metadata": "it is in metadata.yaml; "
     "the links are given at the first release (CONTRIBUTING, A release)",
-    "Name the repository": "the repository has no address yet: `python -m lab.address`",
+    "Name the repository": "the repository has no address yet: `python -m tools.address`",
     "The charm implements coding conventions in CI": "a reviewer looks: .github/workflows/ci.yaml",
     "When using the `charm` plugin": "this charm uses the uv plugin",
 }

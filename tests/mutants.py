@@ -35,7 +35,7 @@ from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkResult
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("workload/src", "src", "interfaces/istio-sidecar/src")
+SOURCES = ("workload/src", "src", "lib/istio-sidecar/src")
 # Of the 213 operators those whose survivors are worth a look. `|` is nearly always a type.
 OPERATORS = re.compile(
     r"core/(AddNot|ReplaceTrueWithFalse|ReplaceFalseWithTrue|ReplaceAndWithOr|ReplaceOrWithAnd"
@@ -130,7 +130,7 @@ def unchanged(folder: Path, jobs: int) -> Unchanged:
     settings, seconds, data = folder / "coveragerc", folder / "seconds.json", folder / "coverage"
     settings.write_text(COVERAGE % ",".join(SOURCES))
     measured, rc = [sys.executable, "-m", "coverage"], f"--rcfile={settings}"
-    tests = ["tests/unit", "interfaces", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
+    tests = ["tests/unit", "lib", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
     options = "-q --no-header --tb=line -p no:cacheprovider -p mutants -n"
     run = ["-m", "pytest", *options.split(), str(jobs)]
     # tox sets COVERAGE_FILE to a file of the checkout, which this process does not read.

@@ -2,11 +2,10 @@
 // what decides, it reconciles one pod at a time, acts only while it holds a Lease, and executes the quit
 // command with client-go. It knows no retries but the work queue's, no Events, no second way.
 //
-//	bench-quitter KUBECONFIG PROBE-ADDRESS METRICS-ADDRESS SELECTOR LEASE [FLOOR]
+//	bench-quitter KUBECONFIG PROBE-ADDRESS METRICS-ADDRESS SELECTOR LEASE
 //
 // PROBE-ADDRESS answers /readyz with 200 once the cache has all pods and namespaces. SELECTOR is an
-// equality, KEY=VALUE, of the namespaces' labels, LEASE the namespace of the Lease. With FLOOR it is
-// another program, see floor.go, which quits so many proxies of the namespace SELECTOR at once.
+// equality, KEY=VALUE, of the namespaces' labels, LEASE the namespace of the Lease.
 package main
 
 import (
@@ -15,7 +14,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -163,12 +161,7 @@ func run(config *rest.Config, address, metricsAddress, selector, lease string) e
 func main() {
 	given := os.Args[1:]
 	config, err := clientcmd.BuildConfigFromFlags("", given[0])
-	if err == nil && len(given) > 5 {
-		var atOnce int
-		if atOnce, err = strconv.Atoi(given[5]); err == nil {
-			err = runFloor(config, given[1], given[3], atOnce)
-		}
-	} else if err == nil {
+	if err == nil {
 		err = run(config, given[1], given[2], given[3], given[4])
 	}
 	if err != nil {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import ops
-from charms.istio_aux.v0.sidecar import Asked, Mesh, SidecarProvider, SidecarRequest
+from charmlibs.interfaces.istio_sidecar import Asked, Mesh, SidecarProvider, SidecarRequest
 from istio_aux.model.names import IGNORED
 
 from cluster import Found

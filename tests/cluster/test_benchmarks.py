@@ -22,7 +22,7 @@ def test_the_quit_benchmark_measures_each_program(cluster: lab.Cluster):
     programs = quitting.measure(cluster, quitting.QUICK, alone=False, before=CHECKOUT)
 
     names = [one.name for one in programs]
-    assert names == ["controller-runtime", "floor", "istio-aux before", "istio-aux"]
+    assert names == ["controller-runtime", "istio-aux before", "istio-aux"]
     assert {one.numbers["execs"] for one in programs} == {quitting.QUICK.start}
     found = list(tables.verdicts(quitting.rows(quitting.QUICK), programs))
     assert found

@@ -14,13 +14,15 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
-from lab import cache, sweep
+from lab import sweep
 from lab.__main__ import main
 from lab.harness import Harness, running
 from lightkube import KubeConfig
 from lightkube.resources.core_v1 import Namespace
 
-TESTS = Path(__file__).parents[1]
+from tools import cache
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_what_a_killed_supervisor_leaves_is_swept(harness: Harness):
 def by_hand(*argv: str) -> str:
     """What a command of the lab prints; it must succeed."""
     return subprocess.run(
-        [sys.executable, "-m", "lab", *argv], cwd=TESTS, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "lab", *argv], cwd=ROOT, stdout=subprocess.PIPE, text=True,
         check=True,
     ).stdout  # fmt: skip
 

@@ -22,12 +22,14 @@ import lab
 import lightkube
 import pytest
 from istio_aux.model.names import REPOSITORY
-from lab import cache, interpreters, oci, packages, rock, tools
+from lab import tools
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
-from lab.rock import UIDS, Recipe
 from lab.scene import Scene
 from lightkube.resources.core_v1 import Namespace
+
+from tools import cache, interpreters, oci, packages, rock
+from tools.rock import UIDS, Recipe
 
 # Measured on 2 busy cores: 5 s.
 ANSWER = 100
@@ -49,7 +51,7 @@ def image() -> Path:
 def pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The versions that were tested: what else there is today, is not for this test to say."""
     file = tmp_path_factory.mktemp("pins") / "pins.txt"
-    file.write_text(packages.exported(packages.WORKLOAD, hashes=False))
+    file.write_text(packages.exported(packages.WORKLOAD, "--no-hashes"))
     return file
 
 
@@ -206,9 +208,9 @@ def charm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "PYENV_ROOT": str(nothing),
         "UV_PYTHON_INSTALL_DIR": str(nothing),
     }
-    command = [sys.executable, "-m", "lab.pack"]
+    command = [sys.executable, "-m", "tools.pack"]
     done = subprocess.run(
-        command, cwd=ROOT / "tests", env=environment, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return ROOT / done.stdout.strip()
@@ -233,6 +235,7 @@ def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile
     site_packages = f"venv/lib/python{interpreters.SHIPPED}/site-packages"
     wanted = {f"{site_packages}/{name}/__init__.py" for name in ("ops", "lightkube", "jinja2")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py")}
+    wanted |= {f"{site_packages}/charmlibs/interfaces/istio_sidecar/__init__.py"}
     wanted |= {"metadata.yaml", "config.yaml", "manifest.yaml", "icon.svg", "LICENSE"}
     compiled = [name for name in content if name.endswith(".so")]
 
@@ -248,7 +251,7 @@ def test_the_charm_has_of_the_workload_its_model_and_settings_and_nothing_of_tes
     content: dict[str, zipfile.ZipInfo],
 ) -> None:
     folders = {name.partition("/")[0] for name in content if "/" in name}
-    assert folders <= {"src", "lib", "venv"}
+    assert folders == {"src", "venv"}
     others = {name for name in content if name.startswith("src/istio_aux/")}
     assert {name for name in others if not name.startswith("src/istio_aux/model/")} == {
         "src/istio_aux/__init__.py",
@@ -276,7 +279,7 @@ def test_dispatch_starts_the_charm_on_the_python_that_ships(charm: Path, tmp_pat
 @pytest.mark.parametrize("folder", ["", "testing"])
 def test_the_library_and_its_testing_library_are_packages(folder: str, tmp_path: Path) -> None:
     """With modules of their own, so that other packages share the namespace."""
-    project = ROOT / "interfaces/istio-sidecar" / folder
+    project = ROOT / "lib/istio-sidecar" / folder
     build = [interpreters.uv(), "build", "--quiet", "--wheel", str(project)]
     subprocess.run([*build, "--out-dir", str(tmp_path)], check=True)
     (wheel,) = tmp_path.glob("*.whl")

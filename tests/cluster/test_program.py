@@ -20,11 +20,13 @@ import lightkube
 import pytest
 from istio_aux import revision
 from istio_aux.model.names import REPOSITORY
-from lab import interpreters, packages, program, rock, tools
+from lab import tools
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lightkube.resources.core_v1 import Namespace
+
+from tools import interpreters, packages, program, rock
 
 # Measured on 2 busy cores: 3 s.
 ANSWER = 100

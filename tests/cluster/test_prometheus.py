@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
-from lab import debian
 from lab.fixtures import lack
 
 from relations import cos
+from tools import debian
 
 TOPOLOGY = {
     "model": "kubeflow",

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from istio_aux.model import names
-from lab import address, packages, program, publish
-from lab.publish import ReleaseError
+
+from tools import address, packages, program, publish
+from tools.publish import ReleaseError
 
 WORKFLOW: dict[str, Any] = yaml.safe_load(
     (packages.ROOT / ".github/workflows/release.yaml").read_text()
@@ -182,7 +183,7 @@ def test_a_commit_goes_to_edge_and_a_tag_must_be_the_version(
 
 
 def test_nothing_is_released_from_a_repository_that_the_pages_do_not_name(tmp_path: Path) -> None:
-    with pytest.raises(ReleaseError, match=r"run `python -m lab.address https://github.com/a/b`"):
+    with pytest.raises(ReleaseError, match=r"run `python -m tools.address https://github.com/a/b`"):
         publish.publish(tmp_path, "https://github.com/a/b")
     with pytest.raises(ReleaseError, match="run `make program`"):
         publish.publish(tmp_path, names.REPOSITORY)

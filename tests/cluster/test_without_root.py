@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from lab import cache, clusters, toolchain, tools
+from lab import clusters, tools
+
+from tools import cache, toolchain
 
 TESTS = Path(__file__).resolve().parents[1]
 # No account of a distribution has this id.
@@ -89,7 +91,7 @@ def _environment(home: Path) -> dict[str, str]:
         "XDG_CACHE_HOME": str(home / "cache"),
         # A go.mod may ask for a newer Go, which lies there.
         "GOMODCACHE": toolchain.module_cache(),
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

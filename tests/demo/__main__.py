@@ -17,13 +17,13 @@ from pathlib import Path
 import lab
 import lab.node
 from lab import detached, tools
-from lab.errors import LabError
 from rich.console import Console
 from rich.text import Text
 
 from demo import api, node, playground, report, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
+from tools.errors import ToolError
 
 PICTURE = Path("demo-report/timeline.svg")
 TITLE = "A {kind} beside the sidecar of Istio {istio}, without and with istio-aux"
@@ -33,7 +33,7 @@ PLAYGROUND = (
 )
 
 # What may go wrong through no fault of the demo: one line, no traceback.
-EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, LabError)
+EXPECTED = (ChildProcessError, FileNotFoundError, TimeoutError, ToolError)
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ import lab
 import lab.images
 import lab.istio
 import lab.juju
-import lab.pack
 import lab.trainer
 from lab import kinds_of_istio, tools, workloads
 from lab.fixtures import make_namespace
@@ -25,6 +24,7 @@ from demo import scenes
 from demo.promise import Check, Performance
 from demo.steps import Steps
 from demo.story import JobStory
+from tools import pack
 
 MODEL = "kubeflow"
 LATE = "late"
@@ -189,7 +189,7 @@ def status(app: lab.juju.App) -> str:
 
 
 def deploy_charm(cluster: lab.Cluster, steps: Steps, *, units: int = 1) -> lab.juju.App:
-    charm = lab.pack.pack()
+    charm = pack.pack()
     steps.done("charm packed")
     model = lab.juju.Model(cluster, MODEL)
     app = model.deploy(charm, trust=True, units=units)

@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 
 from istio_aux.model.names import REGISTRY
-from lab import rock
-from lab.errors import LabError
 from lab.release import CHART, run
 
 from helm import charts, generate
+from tools import rock
+from tools.errors import ToolError
 
 DIST = generate.ROOT / "dist"
 MANIFESTS = DIST / "istio-aux.yaml"
@@ -47,7 +47,7 @@ def main() -> int:
                     home=home,
                 )
             )
-        except LabError as error:
+        except ToolError as error:
             print(error, file=sys.stderr)
             return 1
     print(Path(packed.strip().rpartition(" ")[2]).relative_to(generate.ROOT))

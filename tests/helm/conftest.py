@@ -11,10 +11,12 @@ import lab.istio
 import lab.trainer
 import pytest
 from demo.steps import Steps
-from lab import node, rock
+from lab import node
 from lab.deployed import client
 from lab.fixtures import lack, namespace, pytest_runtest_makereport, running
 from lab.release import Release
+
+from tools import rock
 
 __all__ = ["client", "namespace", "pytest_runtest_makereport"]
 

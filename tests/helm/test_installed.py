@@ -11,7 +11,7 @@ import lab
 import pytest
 from demo import scenes
 from demo.steps import Steps
-from lab import deployed, kinds_of_istio, rock
+from lab import deployed, kinds_of_istio
 from lab.creation import Stream
 from lab.kinds_of_istio import Shape
 from lab.meshed import annotations_of, nameless, proxy_exit_code
@@ -22,6 +22,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service, ServiceAccount
 
 import cluster as charm
+from tools import rock
 
 README = CHART.with_name("README.md").read_text()
 

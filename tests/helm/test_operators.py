@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lab
 import pytest
-from lab import cert_manager, kinds_of_istio, toolchain, tools, upstream
+from lab import cert_manager, kinds_of_istio, tools, upstream
 from lab.creation import Stream, send
 from lab.kinds_of_istio import EXPECTED
 from lab.meshed import annotations_of, nameless
@@ -19,6 +19,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import Namespace, Secret
 
 from helm import charts
+from tools import toolchain
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The lab: a real Kubernetes in one process tree, for tests, the demo and work by hand.
 
 Level `api` is etcd, API server and controller manager, without root; level `node` adds all that it
-takes to run pods. See `lab/README.md`. What this machine lacks raises a `LabError`.
+takes to run pods. See `lab/README.md`. What this machine lacks raises a `ToolError`.
 """
 
 import importlib

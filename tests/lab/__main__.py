@@ -14,8 +14,8 @@ from typing import Any
 import lab
 from lab import detached, node, sweep, tools
 from lab.clusters import CHECKOUT
-from lab.errors import LabError
 from lab.waiting import until
+from tools.errors import ToolError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except (LabError, ChildProcessError, TimeoutError) as error:
+    except (ToolError, ChildProcessError, TimeoutError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
 

@@ -19,17 +19,18 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Service, ServiceAccount
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import cache, control_plane, egress, images, kubeconfig, node, sweep, tools
+from lab import control_plane, egress, images, kubeconfig, node, sweep, tools
 from lab.certificates import KeyPair
 from lab.processes import Process, Tree
 from lab.waiting import ending, until
+from tools import cache
 
 Level = Literal["api", "node"]
 
 CHECKOUT = Path(__file__).parents[2]  # Several checkouts share the cache.
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 # For the lab's own programs.
-PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
+PYTHON = {"PYTHONPATH": f"{CHECKOUT / 'tests'}{os.pathsep}{CHECKOUT}"}
 # From so much on they collect garbage instead of growing to twice what they use.
 FRUGAL = {"GOMEMLIMIT": os.environ.get("GOMEMLIMIT", "6GiB")}
 # With `off` the API server collects no garbage below that limit: benchmarks would measure how long

@@ -21,9 +21,9 @@ from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBi
 import lab
 import lab.istio
 import lab.juju
-import lab.pack
 from lab.meshed import PROXY
 from lab.workloads import Workload, container, pod
+from tools import pack
 
 ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
@@ -34,7 +34,7 @@ PROBE = Workload("probe", pod(container("true")))
 
 @pytest.fixture(scope="session")
 def charm() -> Path:
-    return lab.pack.pack(ROOT)
+    return pack.pack(ROOT)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ class Harness:
 def running() -> Iterator[Harness]:
     """A harness, ready; it is killed at the end of the block."""
     argv = [sys.executable, "-m", "lab.harness"]
-    place = Path(__file__).parents[1]
+    place = Path(__file__).parents[2]
     with subprocess.Popen(
         argv, cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,7 +1,7 @@
 """The images of the lab's pods, of one layer each, for `ctr -n k8s.io images import`.
 
 They are cached by content. proxyv2 is Istio's agent with Envoy and iptables, busybox is Debian's
-static program with its links, and pause is that program, sleeping. `lab.rock` has our own image.
+static program with its links, and pause is that program, sleeping. `tools.rock` has our own image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lab import cache, debian, oci, packages, toolchain, tools
+from lab import tools
+from tools import cache, debian, oci, packages, toolchain
 
 PROXYV2 = f"istio-aux.lab/proxyv2:{tools.ISTIO_VERSION}"
 BUSYBOX = "istio-aux.lab/busybox:1.35"

@@ -7,9 +7,9 @@ import json
 import random
 from dataclasses import dataclass
 
-from lab import cache, errors
 from lab.control_plane import KUBERNETES
-from lab.errors import LabError
+from tools import cache, errors
+from tools.errors import ToolError
 
 # Inside every node's own namespace, so the same in all of them.
 NODE = "10.250.0.1"
@@ -20,7 +20,7 @@ CABLES = ipaddress.ip_network("198.18.0.0/16")
 INSIDE = "uplink"
 
 
-class NetworkError(LabError):
+class NetworkError(ToolError):
     """An `ip` command failed; the message holds what it said."""
 
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import lightkube
 from lightkube.resources.core_v1 import Node
 
-from lab import cache, control_plane, debian, images, kubeconfig, network, node_config
-from lab.errors import LabError
+from lab import control_plane, images, kubeconfig, network, node_config
 from lab.processes import Tree
 from lab.waiting import until
+from tools import cache, debian
+from tools.errors import ToolError
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster
@@ -53,7 +54,7 @@ INOTIFY, INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances"), 10
 START = 100
 
 
-class UnavailableError(LabError):
+class UnavailableError(ToolError):
     """This machine cannot run pods; the message is the reason, in one line."""
 
 
@@ -73,7 +74,7 @@ def unavailable() -> str | None:
 
 
 def prepare() -> None:
-    """Install what is missing. Raises UnavailableError or lab.debian.PackageError."""
+    """Install what is missing. Raises UnavailableError or tools.debian.PackageError."""
     if reason := unavailable():
         raise UnavailableError(reason)
     if lacking := _lacking():

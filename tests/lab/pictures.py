@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from lab import debian
+from tools import debian
 
 PACKAGES = ("chromium", "fonts-dejavu-core", "poppler-utils")
 

@@ -16,7 +16,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from lab import cache, supervisor
+from lab import supervisor
+from tools import cache
 
 # Ending a cluster takes 3 s; the slowest part is the removal of its files.
 END = 60

@@ -18,10 +18,11 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
 import lab
-from lab import errors, rock, tools
+from lab import tools
 from lab.creation import send
-from lab.errors import LabError
 from lab.waiting import until
+from tools import errors, rock
+from tools.errors import ToolError
 
 CHART: Final = Path(__file__).parents[2] / "chart"
 
@@ -33,7 +34,7 @@ RENEWED = 600
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
-class HelmError(LabError):
+class HelmError(ToolError):
     """Helm failed; the message is what it said."""
 
 

@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from lab import cache, supervisor
+from lab import supervisor
+from tools import cache
 
 # Logs that were kept; the oldest beyond these go.
 LOGS = 20

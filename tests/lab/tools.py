@@ -1,64 +1,18 @@
-"""The programs that the lab builds from pinned Go modules, and where each of them is.
-
-A folder with a go.mod pins other projects' programs, or holds one of our own. A program is kept in
-the cache under a key of all that goes into it.
-"""
+"""The programs that the lab builds from pinned Go modules, and where each of them is."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import re
-import shutil
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
-from lab import cache, toolchain
-from lab.errors import LabError
+from tools import golang
+from tools.golang import BuildError, Mend, Program
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
 ORACLE = HERE.parent / "oracle/kubelet"
-# -trimpath: the same program from every checkout. Without debug information, which the linker would
-# drop, Pebble takes 34 s of CPU instead of 40 s.
-FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
-
-
-class BuildError(LabError):
-    """A program could not be built; the message names it and the log."""
-
-
-@dataclass(frozen=True)
-class Mend:
-    """What an archive of a module lacks at `path`: a symbolic link, which Go leaves out, or `more`.
-
-    The program is compiled from a mended copy; go.mod and go.sum still say what is copied.
-    """
-
-    module: str
-    path: str
-    target: str = ""
-    more: str = ""
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program, its go.mod's folder, its package, and its cold build's seconds on two cores."""
-
-    name: str
-    folder: Path
-    package: str
-    seconds: int
-    ldflags: str = "-s -w"
-    # Built on first use: neither `make demo` nor `make test` needs it.
-    on_demand: bool = False
-    mend: Mend | None = None
-
 
 USUAL = "1.36"
 MINOR = os.environ.get("LAB_KUBERNETES") or USUAL
@@ -150,7 +104,7 @@ PROGRAMS = {
         _pinned_program("actionlint", "actionlint", _ACTIONLINT, 15),
         _pinned_program("cert-manager", "cert-manager", ".", 100),
         Program("terraform-provider-juju", HERE / "juju_provider", ".", 20, on_demand=True),
-        Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
+        golang.PEBBLE,
         _pinned_program("pebble-1.19", "pebble-1.19", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
         _istio("pilot-agent", "istio.io/istio/pilot/cmd/pilot-agent", 140),
@@ -180,91 +134,13 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     wanted = set(names)
     if unknown := wanted - PROGRAMS.keys():
         raise BuildError(f"{min(unknown)}: no such program; there are {', '.join(PROGRAMS)}")
-    places = {p.name: _place(p) for p in PROGRAMS.values() if p.name in wanted}
-    if all(place.exists() for place in places.values()):
-        return places
-    lock = cache.folder("tools") / "lock"
-    with cache.lock(lock, waiting="waiting for another process that builds the tools"):
-        missing = [PROGRAMS[name] for name, place in places.items() if not place.exists()]
-        for index, program in enumerate(missing):
-            ahead = missing[index:]
-            rest = _time(sum(p.seconds for p in ahead))
-            names = ", ".join(p.name for p in ahead)
-            cache.say(f"building {names}: about {rest} on two free cores, and the downloads")
-            _build(program, places[program.name])
-    return places
+    return golang.ensure(program for program in PROGRAMS.values() if program.name in wanted)
 
 
 def missing() -> list[str]:
     """The programs that `build` would build."""
-    return [p for p in usual() if not _place(PROGRAMS[p]).exists()]
+    return [name for name in usual() if not golang.place(PROGRAMS[name]).exists()]
 
 
 def usual() -> list[str]:
     return [p.name for p in PROGRAMS.values() if not p.on_demand]
-
-
-def _place(program: Program) -> Path:
-    digest = hashlib.sha256()
-    sources = [program.folder / "go.mod", program.folder / "go.sum", *program.folder.rglob("*.go")]
-    for source in sorted(source for source in sources if source.exists()):
-        digest.update(f"{source.relative_to(program.folder)}\0".encode() + source.read_bytes())
-    for part in (program.package, program.ldflags, *FLAGS, toolchain.version(program.folder)):
-        digest.update(f"\0{part}".encode())
-    if program.mend:
-        digest.update(f"\0{program.mend}".encode())
-    return cache.root() / "tools" / digest.hexdigest()[:16] / program.name
-
-
-def _build(program: Program, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    log = place.with_suffix(".log")
-    # Built beside its place and renamed: nobody finds half a program.
-    new = place.with_suffix(".new")
-    argv = [str(toolchain.go()), "build", *FLAGS, "-ldflags", program.ldflags, "-o", str(new)]
-    started = time.monotonic()
-    with log.open("w") as output, contextlib.ExitStack() as stack:
-        if program.mend:
-            changed = stack.enter_context(_mended(program.folder, program.mend))
-            argv.append(f"-modfile={changed}")
-        built = subprocess.run(
-            [*argv, program.package],
-            cwd=program.folder,
-            env=toolchain.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if built.returncode:
-        last = (log.read_text().strip().splitlines() or ["no output"])[-1]
-        raise BuildError(
-            f"{program.name}: go build: exit status {built.returncode}: {last} (all of it in {log})"
-        )
-    new.rename(place)
-    log.unlink()
-    cache.say(f"built {program.name} in {time.monotonic() - started:.0f} s")
-
-
-@contextlib.contextmanager
-def _mended(folder: Path, mend: Mend) -> Iterator[Path]:
-    """A go.mod like that of `folder`, in which the module is a copy with what it lacks."""
-    source = toolchain.module(folder, mend.module)
-    with tempfile.TemporaryDirectory(dir=cache.folder("tools")) as place:
-        copy, changed = Path(place) / "module", Path(place) / "go.mod"
-        # Go keeps its modules read-only; the copy is to be removed again.
-        argv = ["cp", "-r", "--no-preserve=mode", source, copy]
-        subprocess.run(argv, check=True)
-        if mend.target:
-            (copy / mend.path).symlink_to(mend.target)
-        else:
-            with (copy / mend.path).open("a") as file:
-                file.write(mend.more)
-        text = (folder / "go.mod").read_text()
-        changed.write_text(f"{text}\nreplace {mend.module} => {copy}\n")
-        shutil.copy(folder / "go.sum", place)
-        yield changed
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"

@@ -15,8 +15,9 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
-from lab import errors, toolchain, tools
+from lab import tools
 from lab.waiting import until
+from tools import errors, toolchain
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from lab import cache
+from tools import cache
 
 T = TypeVar("T")
 # Seconds. Nothing that is awaited takes a tenth of that on two busy cores.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import istio_aux
 import lab
-from lab import packages, rock
 from lab.outcome import await_end
 from lab.workloads import Workload, pod
 from lightkube import Client
+
+from tools import packages, rock
 
 # What a pod shows of itself, one line each.
 LOOK = """

@@ -15,7 +15,6 @@ from typing import Any
 import lab
 import lab.istio
 import lab.juju
-import lab.pack
 import pytest
 from demo.node import MODEL
 from lab import images
@@ -25,6 +24,8 @@ from lab.meshed import has_sidecar, is_ready
 from lightkube import Client
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
+
+from tools import pack
 
 ELSEWHERE = "elsewhere"
 EARLY, LATE, ASKING = ("charm-a", "charm-b"), "charm-c", "asking"
@@ -129,7 +130,7 @@ def world(
     cluster.load(images.busybox())
     with lab.juju.Model(cluster, ELSEWHERE) as there:
         run_application(client, ELSEWHERE, ASKING)
-        asking = there.deploy(lab.pack.pack(ROOT / "tests/lab/juju/asking"))
+        asking = there.deploy(pack.pack(ROOT / "tests/lab/juju/asking"))
         istio_aux = deploy()
         for name in EARLY:
             run_application(client, MODEL, name)

@@ -119,7 +119,7 @@ def test_make_lists_every_target_with_what_it_does(asked: list[str]) -> None:
 def test_the_library_the_charm_and_the_workload_need_the_same_python() -> None:
     """One set of versions is promised everywhere."""
     wanted = 'requires-python = ">=3.11"'
-    for project in ("interfaces/istio-sidecar", ".", "workload"):
+    for project in ("lib/istio-sidecar", ".", "workload"):
         assert wanted in (ROOT / project / "pyproject.toml").read_text(), project
 
 

@@ -25,7 +25,6 @@ from istio_aux.model.sidecars import SHIPPED, How, SidecarRule
 from istio_aux.model.webhooks import Address
 from istio_aux.settings import (
     OPTIONS,
-    REPLACED,
     LogLevel,
     Settings,
     SettingsError,
@@ -149,14 +148,6 @@ def test_a_line_that_cannot_be_used_is_named_with_what_is_allowed(
         read(file, LEAST + line + "\n")
     assert str(caught.value).startswith(f"config.yaml: {complaint}")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("old", [each for each in REPLACED if each not in OPTIONS])
-def test_an_old_line_is_named_with_what_replaces_it(old: str, file: Path) -> None:
-    name, _, value = old.partition("=")
-    with pytest.raises(SettingsError) as caught:
-        read(file, f"{LEAST}{name}: '{value}'\n")
-    assert f" (replaced by {REPLACED[old]})" in str(caught.value)
 
 
 @pytest.mark.parametrize(

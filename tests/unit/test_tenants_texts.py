@@ -110,12 +110,6 @@ def test_a_bad_value_names_the_key_the_value_and_what_is_allowed(text: str) -> N
 @pytest.mark.parametrize(
     ("kind", "key", "code", "meant"),
     [
-        (
-            "annotations",
-            "istio-aux.io/ignore-containers",
-            "IA0202",
-            "istio-aux.io/sidecars: NAME=ignore",
-        ),
         ("annotations", "istio-aux.io/quit-grase", "IA0201", "istio-aux.io/quit-grace"),
         ("annotations", "istio-aux.io/Quit", "IA0201", "istio-aux.io/quit"),
         ("annotations", "istio-aux.i/quit", "IA0201", "istio-aux.io/quit"),

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import Cluster, Process, interpreters
-from lab.errors import LabError
+from lab import Cluster, Process
+from tools import interpreters
+from tools.errors import ToolError
 
 from . import hooks, root
 from .packed import Metadata, hand_out
@@ -51,7 +52,7 @@ class Outcome:
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
-class DispatchError(LabError):
+class DispatchError(ToolError):
     """A hook failed, or its event's name reached no handler; the message ends with the log."""
 
 

@@ -12,8 +12,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from lab import cache, errors, interpreters
-from lab.rock import RECIPE, Recipe
+from tools import cache, errors, interpreters
+from tools.rock import RECIPE, Recipe
 
 from . import root
 from .root import Bind

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from lab import cache
+from tools import cache
 
 from .root import User
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab import errors, tools
+from lab import tools
+from tools import errors
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "tests/data/inclusion/terraform-provider-juju.json"

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from charms.istio_aux.v0.sidecar import SidecarRequest
+from charmlibs.interfaces.istio_sidecar import SidecarRequest
 from istio_aux.model.names import IGNORED
 
 import config

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from charms.istio_aux.v0.sidecar import Mesh
+from charmlibs.interfaces.istio_sidecar import Mesh
 from ops import testing
 
 from .apiserver import refusal

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from charms.istio_aux.v0.sidecar import Mesh
+from charmlibs.interfaces.istio_sidecar import Mesh
 from ops import testing
 
 from .conftest import Unit, Workload, active

@@ -12,7 +12,6 @@ import httpx2
 import istio_aux
 import pytest
 from istio_aux.model.resources import Requests
-from istio_aux.settings import REPLACED
 from ops import pebble, testing
 from scenario import mocking
 from unit.rules import pods
@@ -46,21 +45,6 @@ def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
     option: str, value: str | int, message: str, unit: Unit
 ) -> None:
     assert unit.configure(**{option: value}) == testing.BlockedStatus(message + RUNS)
-
-
-@pytest.mark.parametrize("old", [each for each in REPLACED if "=" in each])
-def test_a_value_of_an_earlier_revision_is_told_with_the_one_that_replaces_it(
-    old: str, unit: Unit
-) -> None:
-    """Juju keeps it over an upgrade."""
-    option, _, value = old.partition("=")
-    blocked = unit.configure(**{option: value})
-
-    assert isinstance(blocked, testing.BlockedStatus)
-    assert blocked.message.startswith(f'{option}: "{value}": expected ')
-    assert blocked.message.endswith(f" (replaced by {REPLACED[old]}){RUNS}")
-    option, _, value = REPLACED[old].partition("=")
-    assert isinstance(unit.configure(**{option: value}), testing.ActiveStatus)
 
 
 def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:
@@ -103,22 +87,16 @@ def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) ->
 @pytest.mark.parametrize(
     ("noted", "runs"),
     [
-        ({"start_mode": "off"}, {"start-mode": "none"}),
         ({"start_mode": "turbo"}, {"start-mode": "auto"}),
         ({"quit_via": "exec", "fast": True}, {}),
-        ({"sidecars": "a=80/x,otel=/bin/kill -TERM 1"}, {"sidecars": "a=80/x"}),
         ({"sidecars": "a=80/x,a=80/y"}, {"sidecars": ""}),
-        ({"quit": "off"}, {"quit": "disabled"}),
         ({"quit": "turbo"}, {"quit": "disabled"}),
         ({"quit_grace": -1}, {"quit-grace": 0}),
     ],
     ids=[
-        "a value that another one replaces",
         "an unknown value",
         "options that are gone",
-        "commands",
         "rules that contradict each other",
-        "an old word for no quits",
         "an unknown word for quits",
         "an unknown number",
     ],

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from istio_aux.model import names
-from lab import address, interpreters, packages, program, sbom
-from lab.rock import Recipe
+
+from tools import address, interpreters, packages, program, sbom
+from tools.rock import Recipe
 
 METADATA = yaml.safe_load((packages.ROOT / "metadata.yaml").read_text())
 
@@ -178,7 +179,7 @@ def test_the_charm_lists_every_package_that_the_lock_installs_with_it(charm: str
 
 
 def test_the_image_lists_pebble_its_modules_and_the_packages_of_the_base(image: str) -> None:
-    pins = (packages.ROOT / "tests/lab/tools/pebble/go.mod").read_text()
+    pins = (packages.ROOT / "tools/pebble/go.mod").read_text()
     modules = {
         f"pkg:golang/{n.lower()}@{v}" for n, v in re.findall(r"^\t(\S+) (v\S+)", pins, re.MULTILINE)
     }

@@ -43,30 +43,6 @@ T = TypeVar("T")
 Read = Callable[[object], object]
 
 
-# Deleted with 1.0: what replaces options and values of earlier revisions. Juju keeps a value that a
-# revision no longer allows, so the status names the new one. Juju drops the value of an option that
-# a revision no longer has, so only a settings file can still name such an option.
-REPLACED: Mapping[str, str] = {
-    "quit=on": "quit=enabled",
-    "quit=off": "quit=disabled",
-    "start-mode=off": "start-mode=none",
-    "peers=off": "peers=mesh",
-    "race-policy=off": "race-policy=none",
-    "ignore-containers": "sidecars, as NAME=ignore",
-    "native-sidecars": "sidecars, as NAME=native",
-    "quit-sidecars": "sidecars, as NAME=quit or NAME=PORT/PATH",
-    "quit-via": "nothing: the way is chosen for each pod",
-    "failure-policy": "nothing: it is always Ignore",
-    "namespace-selector": "namespace-selectors",
-}
-
-
-def replaced(option: str) -> str:
-    """`` (replaced by ...)`` for an old ``NAME`` or ``NAME=VALUE``, else the empty text."""
-    new = REPLACED.get(option)
-    return f" (replaced by {new})" if new else ""
-
-
 class SettingsError(ValueError):
     """The settings file cannot be used; ``str()`` is one line."""
 
@@ -380,13 +356,12 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
             settings = structs.replace(settings, skipped=(*settings.skipped, text))
             continue
         if name not in known:
-            why = f"unknown key{replaced(str(name))}: expected one of: {', '.join(known)}"
+            why = f"unknown key: expected one of: {', '.join(known)}"
             raise SettingsError(f"{where}: {one_line(str(name))}: {why}")
         try:
             settings = _changed(settings, _field(name), OPTIONS[name].read(value))
         except ValueError as error:
-            instead = replaced(f"{name}={value}")
-            raise SettingsError(f"{where}: {name}: {error}{instead}") from error
+            raise SettingsError(f"{where}: {name}: {error}") from error
     return settings
 
 

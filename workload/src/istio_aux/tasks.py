@@ -16,11 +16,9 @@ So of attempts that last for ``deadline`` and give their slot back after ``slot`
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from math import inf, log2
 from typing import Any
 
 from istio_aux.kube.errors import Backoff
@@ -28,11 +26,7 @@ from istio_aux.kube.errors import Backoff
 RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
 _POLL = 0.1  # Seconds between two checks of a condition.
 
-HALF_LIFE = 30.0
-"""Seconds after which slot time counts half. An attempt that hung puts its namespace behind one
-whose attempts take 0.1 s for some three minutes."""
-
-
+HALF_LIFE = 30.0  # Seconds after which slot time counts half.
 REMEMBERED = 4096  # Namespaces and places, those charged last, while any attempt runs or waits.
 
 Place = tuple[str, str]
@@ -64,37 +58,23 @@ class Slot:
             self._slots.give_back(self._place, charge)
 
 
-_Turn = tuple[float, float, str]  # Of a namespace that waits: rank, since when, name.
-
-
 class Slots:
-    """Gives out ``number`` slots; an attempt that holds one is charged ``expected`` seconds.
-
-    Slot time is kept as its rank: its logarithm, plus the half-lives that the clock shows. Of two
-    ranks the higher one stays higher. So the namespaces that wait stay sorted, and to find out
-    whose turn it is takes no more steps where thousands wait.
-    """
+    """Gives out ``number`` slots; an attempt that holds one is charged ``expected`` seconds."""
 
     def __init__(self, number: int, expected: float) -> None:
         self._free, self._expected = number, expected
         self._of_node, self._of_namespace = max(1, number // 2), max(1, number // 4)
         # Attempts that wait, by namespace and node; the first one comes first.
         self._waiting: dict[str, dict[str, dict[asyncio.Future[None], None]]] = {}
-        # Sorted. Namespaces that wait for one node alone, which had no room, stand under its name.
-        self._queues: dict[str | None, list[_Turn]] = {}
-        self._turns: dict[str, tuple[str | None, _Turn]] = {}  # Where a namespace stands there.
         self._held = Counter[Place]()
-        self._used: dict[str | Place, float] = {}  # Ranks of namespaces and places.
+        # Slot time of namespaces and places, and when it was charged last.
+        self._used: dict[str | Place, tuple[float, float]] = {}
 
     @asynccontextmanager
     async def take(self, namespace: str, node: str) -> AsyncGenerator[Slot]:
         """Hold a slot for a pod while the body runs."""
         place, turn = (namespace, node), asyncio.get_running_loop().create_future()
-        nodes = self._waiting.setdefault(namespace, {})
-        if node not in nodes:
-            nodes[node] = {}
-            self._stand(namespace)
-        nodes[node][turn] = None
+        self._waiting.setdefault(namespace, {}).setdefault(node, {})[turn] = None
         self._give()
         try:
             await turn
@@ -133,27 +113,11 @@ class Slots:
     def _leave(self, place: Place, turn: asyncio.Future[None]) -> None:
         namespace, node = place
         nodes = self._waiting.get(namespace, {})
-        if turn in nodes.get(node, ()):
-            del nodes[node][turn]
-            if not nodes[node]:
-                del nodes[node]
-                self._stand(namespace)
-
-    def _stand(self, namespace: str, aside: str | None = None) -> None:
-        """Put a namespace where it stands now, if it waits; ``aside`` if only that node is left."""
-        since = asyncio.get_running_loop().time()
-        if namespace in self._turns:
-            before, turn = self._turns.pop(namespace)
-            _, since, _ = turn
-            queue = self._queues[before]
-            del queue[bisect_left(queue, turn)]
-            if not queue:
-                del self._queues[before]
-        if self._waiting.get(namespace):
-            turn = (self._used.get(namespace, -inf), since, namespace)
-            self._turns[namespace] = aside, turn
-            insort(self._queues.setdefault(aside, []), turn)
-        else:
+        turns = nodes.get(node, {})
+        turns.pop(turn, None)
+        if not turns:
+            nodes.pop(node, None)
+        if not nodes:
             self._waiting.pop(namespace, None)
 
     def _next(self) -> Place | None:
@@ -162,38 +126,31 @@ class Slots:
         for (namespace, node), held in self._held.items():
             in_namespace[namespace] += held
             on_node[node] += held
-        served = {name for name, held in in_namespace.items() if held >= self._of_namespace}
-        full = {name for name, held in on_node.items() if name and held >= self._of_node}
-        queues = [queue for aside, queue in self._queues.items() if aside not in full]
-        turns = filter(None, (self._first(queue, served, full) for queue in queues))
-        if (turn := min(turns, default=None)) is None:
+        full = {node for node, held in on_node.items() if node and held >= self._of_node}
+        namespaces = [
+            namespace
+            for namespace, nodes in self._waiting.items()
+            if in_namespace[namespace] < self._of_namespace and not nodes.keys() <= full
+        ]
+        if not namespaces:
             return None
-        nodes = [node for node in self._waiting[turn[2]] if node not in full]
-        return turn[2], min(nodes, key=lambda node: self._used.get((turn[2], node), -inf))
+        namespace = min(namespaces, key=self._lately)
+        nodes = [node for node in self._waiting[namespace] if node not in full]
+        return min(((namespace, node) for node in nodes), key=self._lately)
 
-    def _first(self, queue: list[_Turn], served: set[str], full: set[str]) -> _Turn | None:
-        """The first one of a queue that may have a slot: at most four namespaces are ``served``."""
-        position = 0
-        while position < len(queue):
-            namespace = queue[position][2]
-            nodes = self._waiting[namespace].keys()
-            if not (namespace in served or nodes <= full):
-                return queue[position]
-            if nodes <= full and len(nodes) == 1:
-                self._stand(namespace, *nodes)
-            else:
-                position += 1
-        return None
+    def _lately(self, key: str | Place) -> float:
+        """The slot time of a namespace or a place, of which the older part counts less."""
+        seconds, charged = self._used.get(key, (0.0, 0.0))
+        return seconds * 0.5 ** ((asyncio.get_running_loop().time() - charged) / HALF_LIFE)
 
     def _charge(self, place: Place, seconds: float) -> None:
         now = asyncio.get_running_loop().time()
         for key in (place[0], place):
-            lately = 2.0 ** (self._used.pop(key, -inf) - now / HALF_LIFE)
-            used = lately + seconds
-            self._used[key] = log2(used) + now / HALF_LIFE if used > 0 else -inf
+            used = max(0.0, self._lately(key) + seconds)
+            self._used.pop(key, None)  # The last one charged comes last.
+            self._used[key] = used, now
         while len(self._used) > REMEMBERED:
             del self._used[next(iter(self._used))]
-        self._stand(place[0])
 
 
 async def endless_task(

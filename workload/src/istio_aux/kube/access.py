@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from urllib import request
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -31,6 +32,12 @@ from istio_aux.kube.exec_plugin import Credential, supported
 from istio_aux.model.text import UNDECODABLE, one_line
 
 _log = logging.getLogger(__name__)
+
+# The types of the standard library lack it.
+_bypassed = cast(
+    "Callable[[str, Mapping[str, str]], bool]",
+    request.proxy_bypass_environment,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+)
 
 # Where the kubelet mounts a pod's token and the cluster's CA.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -349,25 +356,20 @@ def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | N
 def _direct(server: SplitResult, exceptions: str) -> bool:
     """Whether ``NO_PROXY`` names a host (golang.org/x/net http/httpproxy)."""
     host = (server.hostname or "").rstrip(".")
-    try:
-        address = ip_address(host)
-    except ValueError:
-        address = None
-    if host == "localhost" or (address and address.is_loopback):
-        return True
     port = server.port or {"http": 80}.get(server.scheme, 443)
-    for each in filter(None, map(str.strip, exceptions.lower().split(","))):
-        if each == "*":
+    entries = [entry.strip() for entry in exceptions.split(",")]
+    if host == "localhost" or "*" in entries:
+        return True
+    with suppress(ValueError):  # Most hosts are no addresses, and most entries no networks.
+        address = ip_address(host)
+        if address.is_loopback:
             return True
-        with suppress(ValueError):
-            if address and address in ip_network(each, strict=False):
-                return True
-        name, colon, own = each.rpartition(":") if each.count(":") == 1 else (each, "", "")
-        suffix = name.lstrip("*")
-        named = host == suffix or host.endswith(suffix if suffix[:1] == "." else f".{suffix}")
-        if named and (not colon or own == str(port)):
-            return True
-    return False
+        for entry in entries:
+            with suppress(ValueError):
+                if address in ip_network(entry, strict=False):
+                    return True
+    names = {"no": ",".join(entry.removeprefix("*") for entry in entries)}
+    return _bypassed(f"{host}:{port}", names)
 
 
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:

@@ -191,10 +191,6 @@ _ON = {
     "annotation": {*WISHES, STATUS_PORT, INCLUDED, EXCLUDED, STARTED_WITH, NOT_NATIVE},
     "label": {INJECT, DATAPLANE},
 }
-_RENAMED = {  # Deleted with 1.0, as `settings.REPLACED`.
-    "istio-aux.io/ignore-containers": f"{SIDECARS}: NAME=ignore",
-    "istio-aux.io/native-sidecars": f"{SIDECARS}: NAME=native",
-}
 _LOOKED_AT, _TOLD, _LONGEST_KEY = 100, 10, 50
 
 
@@ -209,8 +205,6 @@ def unread(metadata: Metadata) -> tuple[Remark, ...]:
             code, meant = Code.UNREAD, _near(key)
             if key in _ON[other]:
                 code, meant = Code.MISPLACED, f"{key} as {other}"
-            elif key in _RENAMED:
-                code, meant = Code.RENAMED, _RENAMED[key]
             if meant or key.startswith(_OURS):
                 hint = f": did you mean {meant}?" if meant else ""
                 found.append(Remark(code, f"{where} {quoted(key)}: nothing reads it{hint}"))

@@ -60,7 +60,6 @@ class Code(StrEnum):
     TERMINATING = "IA0125", "a pod is Terminating long after its grace period"
 
     UNREAD = "IA0201", "nothing reads an annotation or label"
-    RENAMED = "IA0202", "an annotation has another name now"
     MISPLACED = "IA0203", "an annotation or label is where nothing reads it"
     BAD_VALUE = "IA0204", "an annotation has a value that cannot be used"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 # Where the project is published, with its releases, and the registry of its images and charts.
-# Neither is there yet: `.example` has no hosts (RFC 6761). `python -m lab.address` writes others.
+# Neither is there yet: `.example` has no hosts (RFC 6761). `python -m tools.address` writes others.
 REPOSITORY = "https://github.example/istio-aux/istio-aux"
 REGISTRY = "ghcr.example/istio-aux"
 

@@ -135,8 +135,6 @@ def _wanted(entry: str, others: Collection[str]) -> str:
     if not how or not RULE.fullmatch(f"{name}=native"):
         return EXPECTED
     more = f"; quit is for {', '.join(SHIPPED)}" if how == How.QUIT else ""
-    if how.startswith("/"):  # Deleted with 1.0, as `settings.REPLACED`.
-        more = "; commands are gone: use native for a sidecar that only a signal ends"
     return f"native, ignore, quit or PORT/PATH after ={more}"
 
 

@@ -1,6 +1,6 @@
 """Pack the charm with charmcraft, without snap: a local structural pack, not an official build.
 
-`python -m lab.pack` writes the .charm to `dist/`, cached by its sources. For hosts that are not
+`python -m tools.pack` writes the .charm to `dist/`, cached by its sources. For hosts that are not
 Ubuntu there is a UNIXCONFDIR, which `distro` reads, and the distribution's python-apt. Dependencies
 are wheels for the Python of the charm's base, where charmcraft's uv plugin takes the host's.
 """
@@ -18,12 +18,12 @@ from pathlib import Path
 
 import yaml
 
-from lab import cache, debian, errors, interpreters, oci, packages
-from lab.errors import LabError
+from tools import cache, debian, errors, interpreters, oci, packages
+from tools.errors import ToolError
 
 HERE = Path(__file__).resolve().parent / "pack"
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "interfaces/istio-sidecar/src"
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = "lib/istio-sidecar"
 # All that goes into the charm or steers its build.
 FILES = (
     "charmcraft.yaml",
@@ -34,6 +34,9 @@ FILES = (
     "LICENSE",
     "pyproject.toml",
     "uv.lock",
+    f"{LIBRARY}/pyproject.toml",
+    f"{LIBRARY}/README.md",
+    f"{LIBRARY}/src",
     "workload/src/istio_aux/__init__.py",
     "workload/src/istio_aux/settings.py",
     "workload/src/istio_aux/model",
@@ -42,7 +45,7 @@ OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubunt
 DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
 
 
-class PackError(LabError):
+class PackError(ToolError):
     """Packing failed; the message ends with what the tool said."""
 
 
@@ -63,11 +66,12 @@ def pack(root: Path = ROOT, *, python: str = "") -> Path:
 
 
 def _sources(root: Path) -> dict[str, Path]:
-    """The charm's files by their place in it; a charm without `lib` gets the library's package."""
-    own = _listed(root, *FILES, "src", "lib")
+    """The files that make the charm; one that does not depend on the library gets its modules."""
+    own = _listed(root, *FILES, "src")
     if any(name.startswith("lib/") for name in own):
         return own
-    return {**own, **{f"lib/{name}": path for name, path in _listed(PACKAGE, ".").items()}}
+    modules = _listed(ROOT / LIBRARY / "src", ".")
+    return {**own, **{f"lib/{name}": path for name, path in modules.items()}}
 
 
 def _listed(root: Path, *names: str) -> dict[str, Path]:
@@ -128,7 +132,8 @@ def _add_dependencies(root: Path, project: Path, python: str) -> None:
     part = recipe["parts"]["charm"]
     if part["plugin"] != "uv":
         raise PackError(f"charmcraft.yaml: parts: charm: plugin {part['plugin']}: expected uv")
-    recipe["parts"]["charm"] = {"plugin": "dump", "source": ".", "stage": ["src", "lib", "venv"]}
+    staged = ["src", "lib", "venv", *part.get("stage", ())]
+    recipe["parts"]["charm"] = {"plugin": "dump", "source": ".", "stage": staged}
     # Tests run on other machines as well.
     recipe["platforms"] = {oci.ARCHITECTURES[platform.machine()]: None}
     (project / "charmcraft.yaml").write_text(yaml.safe_dump(recipe))

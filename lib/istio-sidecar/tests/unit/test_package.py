@@ -1,4 +1,4 @@
-"""The relation library as a package: its specification, its versions, its module."""
+"""The relation library as a package: its specification and its versions."""
 
 from __future__ import annotations
 
@@ -23,27 +23,15 @@ MESHES = [
 ]
 
 
-def loaded(path: Path) -> ModuleType:
-    """A file that is no part of the package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+@pytest.fixture(scope="module")
+def schema() -> ModuleType:
+    """The schema of the specification, which stands alone and is no part of the package."""
+    spec = importlib.util.spec_from_file_location("schema", SPECIFICATION / "schema.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def schema() -> ModuleType:
-    """The schema of the specification, which stands alone."""
-    return loaded(SPECIFICATION / "schema.py")
-
-
-def test_the_module_that_istio_aux_uses_is_made_of_the_package() -> None:
-    """It has nothing of a library of Charmhub, from where no charm can fetch it."""
-    module = loaded(PROJECT / "module.py")
-    assert module.MODULE.read_text() == module.rendered()
-    assert not re.search(r"^(LIB|PYDEPS)", module.rendered(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("mesh", MESHES)

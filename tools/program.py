@@ -1,4 +1,4 @@
-"""The program as one file that needs no Python: `python -m lab.program` writes it to `dist/`.
+"""The program as one file that needs no Python: `python -m tools.program` writes it to `dist/`.
 
 PyInstaller packs an interpreter, the wheel, what the locks put beside it, and their libraries. It
 packs for the machine on which it runs, and for a libc that is no older than those libraries need.
@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab import cache, debian, errors, interpreters, oci, packages, sbom
-from lab.errors import LabError
+from tools import cache, debian, errors, interpreters, oci, packages, sbom
+from tools.errors import ToolError
 
 HERE = Path(__file__).with_suffix("")
 # Nothing imports these when a command runs. `frozenlist` is in Python, too; in C++ it would bring a
@@ -37,7 +37,7 @@ print(max(int(minor) for part in parts for minor in re.findall(rb"GLIBC_2[.](\\d
 """
 
 
-class ProgramError(LabError):
+class ProgramError(ToolError):
     """The program could not be packed; the message ends with what the tool said."""
 
 
@@ -124,7 +124,7 @@ def main() -> int:
     """Write program and bill to `dist/`; print its path, its size, and the oldest libc for it."""
     try:
         made = program()
-    except (LabError, ChildProcessError) as error:
+    except (ToolError, ChildProcessError) as error:
         print(error, file=sys.stderr)
         return 1
     place = packages.ROOT / "dist" / made.name

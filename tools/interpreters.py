@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab import cache
+from tools import cache
 
 # Charm and rock run on Ubuntu 24.04, which has Python 3.12.
 SHIPPED = "3.12"

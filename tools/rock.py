@@ -1,9 +1,9 @@
 """The image of the workload, made from `workload/rockcraft.yaml` without rockcraft.
 
-`python -m lab.rock` writes it to `dist/`, with the wheel and the bills of materials. All is as the
-recipe says but the base: Ubuntu's image is in no package registry, so it is unpacked from packages
-of the machine's Debian or Ubuntu, whose scripts do not run. The rules are those of rockcraft
-(pebble.py, oci.py, usernames.py, plugins/uv_plugin.py).
+`python -m tools.rock` writes it to `dist/`, with the wheel and the bills of materials. All is as
+the recipe says but the base: Ubuntu's image is in no package registry, so it is unpacked from
+packages of the machine's Debian or Ubuntu, whose scripts do not run. The rules are those of
+rockcraft (pebble.py, oci.py, usernames.py, plugins/uv_plugin.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 import yaml
 
-from lab import cache, debian, oci, packages, sbom, tools
-from lab.errors import LabError
-from lab.oci import Entry, Slice
+from tools import cache, debian, golang, oci, packages, sbom
+from tools.errors import ToolError
+from tools.oci import Entry, Slice
 
 RECIPE = "rockcraft.yaml"
 NAME = "istio-aux.lab/istio-aux"
@@ -54,7 +54,7 @@ _LEFT_OUT = ("usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/shar
 Tree = dict[str, Entry]
 
 
-class RecipeError(LabError):
+class RecipeError(ToolError):
     """A recipe has something that is not implemented here; the message names it."""
 
 
@@ -207,7 +207,7 @@ def _program(recipe: Recipe, lower: Tree, scratch: Path) -> Tree:
         "group": f"{user}:x:{uid}:\n",
     }
     tree: Tree = {
-        "usr/bin/pebble": Entry(Slice.of(tools.path("pebble")), mode=0o755),
+        "usr/bin/pebble": Entry(Slice.of(golang.path(golang.PEBBLE)), mode=0o755),
         PEBBLE: Entry(folder=True, mode=0o777),
         f"{PEBBLE}/layers": Entry(folder=True, mode=0o777),
         recipe.pebble_file[1:]: Entry(recipe.pebble_layer().encode()),
@@ -279,7 +279,7 @@ def _digest(recipe: Recipe, debs: list[Path]) -> str:
     code = (path for path in (recipe.folder / "src").rglob("*") if path.is_file())
     sources += sorted(path for path in code if "__pycache__" not in path.parts)
     makers = [Path(__file__), Path(oci.__file__), Path(packages.__file__)]
-    for path in itertools.chain(sources, makers, [tools.path("pebble")]):
+    for path in itertools.chain(sources, makers, [golang.path(golang.PEBBLE)]):
         digest.update(f"\n{path.name}\n".encode() + path.read_bytes())
     for deb in debs:
         digest.update(f"\n{deb.name}".encode())
@@ -298,7 +298,7 @@ def main() -> int:
         ):
             places.append(out / place.name)
             places[-1].write_text(bill)
-    except (LabError, ChildProcessError) as error:
+    except (ToolError, ChildProcessError) as error:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(str(place.relative_to(packages.ROOT)) for place in places))

@@ -9,15 +9,15 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lab import cache
-from lab.errors import LabError
+from tools import cache
+from tools.errors import ToolError
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 # invoke-rc.d asks this program whether a service may start; 101 says that it may not.
 REFUSAL = "#!/bin/sh\nexit 101\n"
 
 
-class PackageError(LabError):
+class PackageError(ToolError):
     """Packages are missing and cannot be installed; the message names them and says why."""
 
 

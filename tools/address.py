@@ -1,4 +1,4 @@
-"""Where the project is published: `python -m lab.address https://github.com/OWNER/REPOSITORY`.
+"""Where the project is published: `python -m tools.address https://github.com/OWNER/REPOSITORY`.
 
 `istio_aux.model.names` has the address, and pages, metadata and manifests repeat it. This writes
 another one wherever it stands, and says where that is.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from istio_aux.model.names import REGISTRY, REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 # What has the old address for good, and what was recorded.
 APART = (
     "LICENSE",

@@ -1,4 +1,4 @@
-"""What a release has beside charm, image, chart and programs: `python -m lab.publish REPOSITORY`.
+"""What a release has beside charm, image, chart and programs: `python -m tools.publish REPOSITORY`.
 
 It packs an archive of each program in `dist/` for krew, and writes the wheel, the bills of
 materials, krew's manifest, the notes and `SHA256SUMS`. It publishes nothing.
@@ -17,15 +17,15 @@ from pathlib import Path
 import yaml
 from istio_aux.model.names import REPOSITORY
 
-from lab import packages, sbom
-from lab.errors import LabError
+from tools import packages, sbom
+from tools.errors import ToolError
 
 SUMS = "SHA256SUMS"
 PLUGIN = "istio-aux.krew.yaml"
 NOTES = "notes.md"
 
 
-class ReleaseError(LabError):
+class ReleaseError(ToolError):
     """There can be no release; the message says why, and what to do."""
 
 
@@ -37,7 +37,7 @@ def publish(folder: Path, repository: str) -> list[Path]:
     """
     if repository != REPOSITORY:
         raise ReleaseError(
-            f"{repository}: the pages say {REPOSITORY}: run `python -m lab.address {repository}`"
+            f"{repository}: the pages say {REPOSITORY}: run `python -m tools.address {repository}`"
         )
     programs = sorted(path for path in folder.glob("istio-aux-linux-*") if not path.suffix)
     if not programs:
@@ -123,7 +123,7 @@ def _digest(path: Path) -> str:
 def main(repository: str = "") -> int:
     try:
         files = publish(packages.ROOT / "dist", repository)
-    except (LabError, OSError) as error:
+    except (ToolError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(str(path.relative_to(packages.ROOT)) for path in files))

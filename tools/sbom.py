@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from lab import packages, toolchain
+from tools import golang, packages, toolchain
 
 # The namespace of the bills' serial numbers, which are made from their content (UUIDv5).
 _OURS = uuid.UUID("8d5c7a52-5a0c-5f43-9a4d-0d9a3b2f7c11")
-_PEBBLE = Path(__file__).parent / "tools/pebble"
 
 
 def of_image(debs: Iterable[Path]) -> str:
-    parts = [*_python(packages.WORKLOAD), *_go(_PEBBLE), *map(_deb, debs)]
+    parts = [*_python(packages.WORKLOAD), *_go(golang.PEBBLE.folder), *map(_deb, debs)]
     return _bill("container", "istio-aux", packages.version(), parts)
 
 

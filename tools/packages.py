@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from importlib.metadata import EntryPoint, PathDistribution
 from pathlib import Path
 from typing import NamedTuple
 
-from lab import errors, interpreters
+from tools import errors, interpreters
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 WORKLOAD = ROOT / "workload"
 
 
@@ -41,28 +42,28 @@ def scripts(built: Path) -> Iterator[EntryPoint]:
     yield from PathDistribution(folder).entry_points.select(group="console_scripts")
 
 
-def exported(project: Path, *, hashes: bool = True) -> str:
+def exported(project: Path, *options: str) -> str:
     """What a project's lock says must be installed with it, as pip reads it."""
-    more = () if hashes else ("--no-hashes",)
-    return uv(
-        "export", "--frozen", "--no-dev", "--no-emit-project", "--no-annotate", "--no-header",
-        *more, "--project", str(project),
-    )  # fmt: skip
+    command = ["export", "--frozen", "--no-dev", "--no-emit-project", "--no-annotate"]
+    return uv(*command, "--no-header", *options, "--project", str(project))
 
 
 def locked(project: Path) -> list[Requirement]:
-    """The packages that a project's lock installs with it, on any Python and machine."""
+    """The packages of an index that a project's lock installs, on any Python and machine."""
     # numpy==2.0 ; python_full_version < '3.13'
-    lines = exported(project, hashes=False).splitlines()
+    lines = exported(project, "--no-emit-local", "--no-hashes").splitlines()
     pinned = (line.partition(";")[0].strip().partition("==") for line in lines)
     return [Requirement(name, version) for name, _, version in pinned]
 
 
 def install(project: Path, site: Path, *, python: str, machine: str) -> None:
-    """Install the wheels that a project's lock pins into a folder, for any Python and machine."""
+    """Install the wheels that a project's lock pins into a folder, for any Python and machine.
+
+    What it has from a folder of the project is built here.
+    """
     site.mkdir(parents=True)
     pinned = site.with_suffix(".txt")
-    pinned.write_text(exported(project))
+    pinned.write_text(exported(project, "--no-emit-local"))
     uv(
         "pip", "install", "--target", str(site), "--requirements", str(pinned), "--require-hashes",
         "--no-deps", "--only-binary", ":all:", "--python-version", python,
@@ -75,6 +76,21 @@ def install(project: Path, site: Path, *, python: str, machine: str) -> None:
     for record in site.glob("*.dist-info/RECORD"):
         lines = record.read_text().splitlines(keepends=True)
         record.write_text("".join(each for each in lines if not each.startswith(("bin/", "../"))))
+    for folder in _folders(project):
+        with tempfile.TemporaryDirectory() as scratch:
+            uv("build", "--wheel", "--out-dir", scratch, str(folder))
+            [built] = Path(scratch).glob("*.whl")
+            with zipfile.ZipFile(built) as archive:
+                archive.extractall(site)
+
+
+def _folders(project: Path) -> Iterator[Path]:
+    """The packages that a project's lock has from folders of the project."""
+    # -e ./lib/istio-sidecar
+    for line in exported(project, "--no-hashes").splitlines():
+        place = line.removeprefix("-e ")
+        if place.startswith("./"):
+            yield project / place
 
 
 def uv(*arguments: str) -> str:
