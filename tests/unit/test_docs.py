@@ -339,9 +339,8 @@ def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
 
 def test_the_reference_has_every_event() -> None:
     """Types hold the recorders to this list, and the policy for Events is rendered from it."""
-    assert {row[0].strip("`") for row in table((REFERENCE / "events.md").read_text())} == {
-        *EVENT_REASONS
-    }
+    events = pages.section((REFERENCE / "status.md").read_text(), "events")
+    assert {row[0].strip("`") for row in table(events)} == {*EVENT_REASONS}
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:
@@ -393,7 +392,8 @@ def pattern(part: ast.expr) -> str:
 
 def shown_texts() -> list[str]:
     """The texts of the page, from the first cells of its tables."""
-    cells = [row[0] for row in table((REFERENCE / "status.md").read_text())]
+    texts = pages.section((REFERENCE / "status.md").read_text(), "status-texts")
+    cells = [row[0] for row in table(texts)]
     return [
         text.strip("` ") for cell in cells
         for text in re.findall(r"`` .+? ``|`[^`]+`", cell)
