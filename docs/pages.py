@@ -242,11 +242,16 @@ def alerts() -> str:
     found: list[dict[str, Any]] = yaml.safe_load(rules.read_text())["groups"]
     return "\n\n".join(
         f"### {rule['alert']}\n\nSeverity {rule['labels']['severity']}, {_lasting(rule)}, "
-        f"[{rule['labels']['code']}](findings/{rule['labels']['code']}.md). "
+        f"[{rule['labels']['code']}](findings/{_page(rule)}). "
         f"{_said(rule['annotations']['summary'])}.\n\n{_said(rule['annotations']['description'])}"
         for group in found
         for rule in group["rules"]
     )
+
+
+def _page(rule: dict[str, Any]) -> str:
+    """The page of the finding that an alert is about, with its anchor."""
+    return Path(rule["annotations"]["runbook_url"]).name
 
 
 def _lasting(rule: dict[str, Any]) -> str:
@@ -280,29 +285,10 @@ def commands() -> str:
             os.environ["COLUMNS"] = before
 
 
-def findings() -> str:
-    """Every finding, by group, with its page."""
-    from istio_aux.model.findings import Code  # noqa: PLC0415 - only this page needs the program
-
-    groups = {
-        "IA01": "Pods",
-        "IA02": "What authors of pods wish",
-        "IA03": "The installation",
-        "IA04": "Istio",
-        "IA05": "On the way to native sidecars or an ambient mesh",
-    }
-    return "\n\n".join(
-        f"## {title}\n\n| code | what is so |\n|---|---|\n"
-        + "\n".join(f"| [{code}]({code}.md) | {code.what} |" for code in Code if code[:4] == group)
-        for group, title in groups.items()
-    )
-
-
 GENERATED: dict[str, Callable[[], str]] = {
     "options": options,
     "actions": actions,
     "endpoints": endpoints,
     "alerts": alerts,
     "commands": commands,
-    "findings": findings,
 }

@@ -130,8 +130,8 @@ training   pod/job-2  1     lost   IA0103  unknown  unknown            every pay
 
 2 pods are kept by istio-proxy since 2026-11-21 11:55Z; the requests of 2 cannot be read
 
-IA0101  the proxy runs on after its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0101.md
-IA0103  the proxy ended before its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0103.md
+IA0101  the proxy runs on after its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/pods.md#ia0101
+IA0103  the proxy ended before its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/pods.md#ia0103
 
 selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, \
 unstarted: 0, unmeshed: 0, failed: 0"""

@@ -391,7 +391,7 @@ def test_explain_tells_a_person_in_a_terminal(
 training/job-x7k2p  STUCK  the program finished (exit 0); istio-proxy still runs
   istio-aux: quit
   IA0101  the proxy runs on after its payload:
-          https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0101.md
+          https://github.example/istio-aux/istio-aux/blob/main/docs/findings/pods.md#ia0101
   CONTAINER    ROLE     FINISHED  WHY
   main         payload  yes       exited 0 (Completed), not restarted (restartPolicy Never)
   istio-proxy  sidecar  no        running

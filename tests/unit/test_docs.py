@@ -131,55 +131,6 @@ def test_commands_that_need_no_cluster_work(
         assert "\n".join(shown) in said
 
 
-CHARMHUB = [
-    block
-    for block in SHELL
-    if any(
-        re.search(r"juju deploy (istio-aux|kubeflow) |/latest/", line) for line in block.commands()
-    )
-]
-
-
-@pytest.mark.parametrize("block", CHARMHUB, ids=str)
-def test_what_needs_a_release_says_above_it_what_to_do_until_then(block: Block) -> None:
-    """Neither the charm is there yet, nor the program."""
-    lines = block.file.read_text().splitlines()[: block.line - 1]
-    paragraph = next(line for line in reversed(lines) if line.strip())
-    assert re.search("Not (on Charmhub|published) yet: ", paragraph)
-
-
-# A reader of the site has no tests; reviewers and contributors do. tests/README.md has the tests.
-FOR_CONTRIBUTORS = {
-    pages.DOCS / "project.md",
-    *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING")),
-    *(pages.DOCS / "decisions").iterdir(),
-}
-FOR_USERS = [file for file in DOCUMENTS if file not in FOR_CONTRIBUTORS]
-# What the style guide replaces. "The same" and "the world" are nouns that nobody has named.
-NOT_OURS = r"\b(the same|rungs?|worlds?)\b"
-
-
-def prose(file: Path) -> str:
-    """What a reader of a document sees, without the words after the language of a fence."""
-    return re.sub(r"^( *```\w+) .*$", r"\1", read(file), flags=re.MULTILINE)
-
-
-def places(pattern: str, text: str) -> list[str]:
-    """What stands around a pattern."""
-    return [hit[0] for hit in re.finditer(f".{{,60}}({pattern}).{{,60}}", text, re.IGNORECASE)]
-
-
-@pytest.mark.parametrize("file", FOR_USERS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_page_for_users_cites_no_test(file: Path) -> None:
-    assert places(r"`(tests|unit|cluster|node|helm)/|\btest_\w+\.py", prose(file)) == []
-
-
-@pytest.mark.parametrize("file", [*DOCUMENTS, TESTS], ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_document_has_plain_words_and_commands_that_can_be_pasted(file: Path) -> None:
-    assert places(NOT_OURS, prose(file)) == []
-    assert places(r"(?<!\.venv/bin/)\btox (run|-e|list)", prose(file)) == []
-
-
 def words(command: str) -> list[str]:
     """One command of a line: up to a pipe, and without comments."""
     try:
@@ -280,7 +231,6 @@ def test_every_path_that_a_document_names_exists(file: Path) -> None:
     assert [path for path in named if not list(ROOT.glob(path))] == []
 
 
-@cache
 def test_the_index_lists_each_page_and_has_it_in_its_navigation() -> None:
     index = (ROOT / "docs/index.md").read_text()
     navigated = re.findall(r"^([a-z][a-z/-]+)$", index, re.MULTILINE)
@@ -293,42 +243,6 @@ def read(file: Path) -> str:
     return pages.text(file) if file.is_relative_to(pages.DOCS) else file.read_text()
 
 
-@pytest.mark.parametrize(
-    ("page", "source"),
-    [
-        ("options.md", "config.yaml"),
-        ("charm.md", "actions.yaml"),
-        ("charm.md", "metadata.yaml"),
-    ],
-)
-def test_the_reference_has_what_the_charm_has(page: str, source: str) -> None:
-    shown = " ".join(read(REFERENCE / page).split())
-    found: dict[str, Any] = yaml.safe_load((ROOT / source).read_text())
-    if source == "metadata.yaml":
-        found = found["provides"] | found["requires"]
-    named = found.get("options", found)
-    assert named
-    for name, what in named.items():
-        assert name in shown
-        assert " ".join(what["description"].split()) in shown
-
-
-def test_the_table_of_options_has_the_first_paragraph_of_each() -> None:
-    rows = table(read(REFERENCE / "options.md"))
-    assert [row[0] for row in rows] == [f"[`{name}`](#{name})" for name in OPTIONS]
-    for (_, default, what), option in zip(rows, OPTIONS.values(), strict=True):
-        assert default == (f"`{option['default']}`" if str(option["default"]) else "empty")
-        assert what == " ".join(option["description"].partition("\n\n")[0].split())
-
-
-def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
-    rules = yaml.safe_load((ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text())
-    named = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
-    shown = pages.section(read(pages.DOCS / "observability.md"), "alerts")
-    assert re.findall(r"^## (\w+)$", shown, re.MULTILINE) == named
-    assert "{{" not in shown
-
-
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
@@ -339,9 +253,8 @@ def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
 
 def test_the_reference_has_every_event() -> None:
     """Types hold the recorders to this list, and the policy for Events is rendered from it."""
-    assert {row[0].strip("`") for row in table((REFERENCE / "events.md").read_text())} == {
-        *EVENT_REASONS
-    }
+    events = pages.section((REFERENCE / "status.md").read_text(), "events")
+    assert {row[0].strip("`") for row in table(events)} == {*EVENT_REASONS}
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:
@@ -393,7 +306,8 @@ def pattern(part: ast.expr) -> str:
 
 def shown_texts() -> list[str]:
     """The texts of the page, from the first cells of its tables."""
-    cells = [row[0] for row in table((REFERENCE / "status.md").read_text())]
+    texts = pages.section((REFERENCE / "status.md").read_text(), "status-texts")
+    cells = [row[0] for row in table(texts)]
     return [
         text.strip("` ") for cell in cells
         for text in re.findall(r"`` .+? ``|`[^`]+`", cell)
@@ -403,49 +317,3 @@ def shown_texts() -> list[str]:
 @pytest.mark.parametrize("said", sorted(templates()))
 def test_the_reference_has_every_text_of_a_status(said: str) -> None:
     assert [text for text in shown_texts() if re.search(said, text)], said
-
-
-# What parts a sentence into what has to be in the program: numbers, names, marks, options, columns.
-_PARTS = re.compile(
-    r":? https?://\S+|(?<=: )\w+(?= \()|[\w/.]*\d[\w/.:%]*|[a-z]+(?:-[\w/]+)+|[a-z]+/\w+"
-    r"|[a-z.]+\.io\b|NAME|[…();,.\"`']|--\w+|\s{2,}"
-)
-
-
-@cache
-def texts() -> str:
-    """All texts of the program, without what is put into them."""
-    trees = (ast.parse(each.read_text()) for each in (ROOT / "workload/src").rglob("*.py"))
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    notes = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # Docstrings.
-    return "\n".join(
-        re.sub(r"\s+", " ", each.value).strip()
-        for each in nodes
-        if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in notes
-    )
-
-
-def said(part: str) -> bool:
-    """Whether it is in a text of the program, or two such texts follow each other in it."""
-    words = part.split(" ")
-    pairs = ((" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words)))
-    whole = part in texts() or f"{part.rstrip(':')}\n" in texts()
-    return whole or any(f"{one}\n" in texts() and f"\n{two}" in texts() for one, two in pairs)
-
-
-def sayings() -> Iterator[tuple[str, str]]:
-    """Each line of the consoles, and what the tables of what "it says" quote."""
-    for block in BLOCKS:
-        if block.language == "console" and "$ istio-aux" in block.body:
-            yield from ((str(block), line) for line in block.body.splitlines() if line[:1] != "$")
-    tables = re.compile(r"^\| it says .*\n\|-.*\n((?:\|.*\n)+)", re.MULTILINE)
-    for file in DOCUMENTS:
-        for row in "".join(tables.findall(file.read_text())).splitlines():
-            yield from ((file.name, each) for each in re.findall(r"`([^`]+)`", row.split(" | ")[0]))
-
-
-def test_what_a_page_says_that_the_program_says_is_a_text_of_it() -> None:
-    parts = [(page, each.strip()) for page, line in sayings() for each in _PARTS.split(line)]
-    parts = [(page, part) for page, part in parts if " " in part and part != part.upper()]
-    assert len(parts) > 50
-    assert [(page, part) for page, part in parts if not said(part)] == []

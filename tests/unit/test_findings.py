@@ -1,4 +1,4 @@
-"""Codes of findings: each has a page and is raised by a test, and none was ever reused."""
+"""Codes of findings: each has a section and is raised by a test, and none was ever reused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from istio_aux.model.findings import Code, ignored, parse
+from istio_aux.model.findings import GROUPS, Code, ignored, parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "docs/findings"
 # Every code that there ever was, with its name: a line is added, and none is changed or removed.
 EVER = (Path(__file__).with_name("findings.txt")).read_text().splitlines()
 RULES = yaml.safe_load((ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text())
@@ -23,20 +22,16 @@ def test_a_code_has_one_name_for_ever() -> None:
     assert {str(code): code.name for code in Code}.items() <= kept.items()
 
 
-def test_each_code_has_a_page_and_each_page_a_code() -> None:
-    pages = {page.stem for page in PAGES.glob("*.md")}
-    assert pages == {*Code, "index"}
-
-
-@pytest.mark.parametrize("code", Code)
-def test_a_page_says_what_is_so_what_it_costs_what_to_do_and_how_to_silence_it(code: Code) -> None:
-    text = (PAGES / f"{code}.md").read_text()
-    assert code.page.endswith(f"/docs/findings/{code}.md")
-    assert text.startswith(f"# {code}: {code.what}\n")
-    assert re.findall(r"^\*\*(\w+)\.\*\* \S", text, re.MULTILINE) == ["So", "Cost", "Do", "Silence"]
-    how = text.partition("**Silence.**")[2]
-    assert str(code) in how or "It is an Event" in how or "the action `run-check`" in how
-    assert len(text.split()) <= 92
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_page_has_one_section_for_each_code_of_its_group_in_their_order(group: str) -> None:
+    codes = [code for code in Code if code.startswith(group)]
+    page, _, _ = codes[0].page.rpartition("#")
+    text = (ROOT / page.partition("/blob/main/")[2]).read_text()
+    assert [code.page for code in codes] == [f"{page}#{code.lower()}" for code in codes]
+    sections = re.findall(r"^## (\w+)\n\n\*\*(.+)\.\*\*.*\n\n[A-Z`]", text, re.MULTILINE)
+    named = [(code, title.casefold()) for code, title in sections]
+    assert named == [(code, code.what.casefold()) for code in codes]
+    assert text.count("\n#") == len(codes)
 
 
 def test_each_code_is_raised_by_a_test() -> None:
@@ -48,7 +43,7 @@ def test_each_code_is_raised_by_a_test() -> None:
     assert named <= {line.split()[0] for line in EVER} | {"IA9999"}
 
 
-def test_each_alert_leads_to_its_page() -> None:
+def test_each_alert_leads_to_its_section() -> None:
     pages = {str(code): code.page for code in Code}
     assert [r["alert"] for r in ALERTS
             if r["annotations"]["runbook_url"] != pages[r["labels"]["code"]]] == []  # fmt: skip

@@ -399,7 +399,7 @@ Istio
   injector  ok               istio is live
 istio-aux
   network   problem  IA0310  no answer
-                             to do: open port 8443 (https://github.example/istio-aux/istio-aux/blob/main/docs/findings/IA0310.md)
+                             to do: open port 8443 (https://github.example/istio-aux/istio-aux/blob/main/docs/findings/installation.md#ia0310)
 
 istio-aux may not work here; problem: 1
 """

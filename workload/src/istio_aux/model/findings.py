@@ -1,11 +1,8 @@
 """Every finding by its code, which people search, silence and link to: one list.
 
 A code never gets another meaning: one that is not raised any more goes from here, and stays in the
-list that the tests keep. Its page, `docs/findings/CODE.md`, says what is so, what that costs, what
-to do, and how to silence it.
-
-IA01xx is about pods, IA02xx about what their authors wish, IA03xx about the installation, IA04xx
-about Istio, and IA05xx about what stands in the way to native sidecars or an ambient mesh.
+list that the tests keep. The page of its group in `docs/findings` says under the code what is so,
+what that costs, and what to do.
 """
 
 from __future__ import annotations
@@ -18,6 +15,14 @@ from istio_aux.model.names import REPOSITORY
 from istio_aux.model.text import quoted
 
 PAGES = f"{REPOSITORY}/blob/main/docs/findings"  # Where the pages are.
+# The page of each group, by the beginning of its codes.
+GROUPS = {
+    "IA01": "pods",
+    "IA02": "annotations",
+    "IA03": "installation",
+    "IA04": "istio",
+    "IA05": "moving",
+}
 
 
 class Code(StrEnum):
@@ -33,8 +38,8 @@ class Code(StrEnum):
 
     @property
     def page(self) -> str:
-        """The address of its page."""
-        return f"{PAGES}/{self}.md"
+        """The address of its section on the page of its group."""
+        return f"{PAGES}/{GROUPS[self[:4]]}.md#{self.lower()}"
 
     RUNS_ON = "IA0101", "the proxy runs on after its payload"
     KEPT = "IA0102", "another container keeps a pod whose payload has finished"
