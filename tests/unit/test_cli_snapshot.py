@@ -33,8 +33,11 @@ OURS = {
     "webhooks": [{"name": START_WEBHOOK}],
 }
 CREATES = {
-    "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],
-}  # fmt: skip
+    "operations": ["CREATE"],
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "resources": ["pods"],
+}
 ISTIO = {
     "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "MutatingWebhookConfiguration",
@@ -110,6 +113,13 @@ async def test_a_file_is_answered_like_its_cluster(ask: Ask, run: Run) -> None:
     assert "installation: mesh/istio-aux; pods: 5; stuck: 1, blocked: 1, lost: 1," in text.out
 
 
+def typed(item: dict[str, Any]) -> str:
+    """A list of its type, whose items have no type of their own."""
+    plain = {key: it for key, it in item.items() if key not in {"apiVersion", "kind"}}
+    kind = f"{item['kind']}List"
+    return json.dumps({"apiVersion": item["apiVersion"], "kind": kind, "items": [plain]})
+
+
 @pytest.mark.parametrize("form", ["documents", "lines", "in a row", "typed lists"])
 def test_a_file_has_any_form_that_kubectl_writes(run: Run, tmp_path: Path, form: str) -> None:
     items = [*CLUSTER, POLICY]
@@ -121,13 +131,7 @@ def test_a_file_has_any_form_that_kubectl_writes(run: Run, tmp_path: Path, form:
         case "in a row":
             text = "\n".join(json.dumps(item, indent=1) for item in items)
         case _:
-            text = "\n".join(
-                json.dumps({
-                    "apiVersion": item["apiVersion"], "kind": f"{item['kind']}List",
-                    "items": [{key: it for key, it in item.items() if key[:2] not in {"ap", "ki"}}],
-                })
-                for item in items
-            )  # fmt: skip
+            text = "\n".join(map(typed, items))
     file = tmp_path / "cluster"
     file.write_text(text)
     shown = run("audit", "-f", str(file), "-o", "json", columns=None, errors=None)
@@ -311,6 +315,15 @@ def test_what_cannot_be_read_is_said_and_does_not_count_as_well(run: Run) -> Non
     shown = audit(run, given(STUCK, OURS, {**NAMESPACE, "metadata": 7}), "-o", "json")
     assert (shown.status, states(shown)) == (2, [("stuck", "stuck", "unknown")])
     assert "stdin:1: item 3: Expected" in shown.err
+
+
+def test_without_any_time_pods_are_judged_as_of_now(run: Run) -> None:
+    body = pod("stuck", {"main": exited(0), "istio-proxy": {"running": {}}})
+    del body["metadata"]["creationTimestamp"]
+    del body["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
+    shown = audit(run, given(body, NAMESPACE, OURS), "-o", "json")
+    assert (shown.status, shown.err) == (0, "")
+    assert states(shown) == [("stuck", "stuck", "quit")]
 
 
 @pytest.mark.parametrize(

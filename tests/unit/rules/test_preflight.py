@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -81,6 +82,21 @@ def test_versions_say_what_the_cluster_lacks(
 
     assert coded(results) == found
     assert all(each.do for each in results if each.result == "note")
+
+
+def test_versions_of_pods_are_short_counted_and_said_if_they_are_not_known() -> None:
+    """Whoever makes an image chooses its tag."""
+    istio, ours = Counter({"1.28.1": 2, "x" * 99: 1, "": 3}), Counter[str]()
+    found = preflight.images("v1.36.1", istio, ours)
+    tags = f"1.28.1 (2), {'x' * 40}… (1), no tag (3)"
+    assert found.what == f"Kubernetes v1.36.1; Istio {tags}; istio-aux none"
+    blind = [
+        preflight.images("v1.36.1", None, ours),
+        preflight.images("v1.36.1", istio, None),
+        preflight.images("", istio, ours),
+    ]
+    assert coded([found, *blind]) == ["ok", *["unknown IA0301"] * 3]
+    assert all("not known" in each.what for each in blind)
 
 
 def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() -> None:

@@ -21,7 +21,6 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector import injection
 from istio_aux.injector.injection import InjectionPolicy, hooks_of
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.kube.clock import system_clock
 from istio_aux.model import kept
 from istio_aux.model.documents import Document
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet
@@ -52,7 +51,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
         if snapshot.left_out or snapshot.others:
             report.complain("no pods were given")
         return files.BAD_INPUT
-    now = snapshot.newest or system_clock()
+    now = snapshot.newest or files.present()
     pods = snapshot.audit(request, now)
     status = max(status, cluster.show_audit(pods, request, now.date))
     if snapshot.left_out:

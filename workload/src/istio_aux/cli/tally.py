@@ -46,10 +46,15 @@ class Tally:
         """Keep what is so with a pod that its mesh failed lately, or whose proxy began again."""
         if failure := recent_failure(pod, self._now):
             finding = Finding(
-                **report.about_pod(pod), state="failed", code=failure.code, since=failure.at,
-                action=judged.action, reason=failure.reason, containers=judged.facts.table,
+                **report.about_pod(pod),
+                state="failed",
+                code=failure.code,
+                since=failure.at,
+                action=judged.action,
+                reason=failure.reason,
+                containers=judged.facts.table,
                 fix=failure.fix,
-            )  # fmt: skip
+            )
             self.findings.append(finding)
 
     def judged(self, pod: Pod, judged: Judgement, outcome: Finding | str | None) -> None:
@@ -79,17 +84,18 @@ class Tally:
         ignored, remarks = {*ignore}, [*remarks]
         number = self._unknown.total() + len(self._unreadable)
         if number:
-            named = [listed(self._unreadable, "; ", most=UNREADABLE_SHOWN)] * any(self._unreadable)
-            why = "; ".join([*named, *self._unknown, *(unread if self._unknown else ())])
+            reasons = [*self._unknown, *(unread if self._unknown else ())]
+            if self._unreadable:
+                reasons.insert(0, listed(self._unreadable, "; ", most=UNREADABLE_SHOWN))
+            why = "; ".join(reasons)
             why = f"pods that may lack their sidecar: {number}: {why}"
             remarks.append(Remark(Code.MESH_UNKNOWN, why))
         unsure = self._unsure.total()
         if unsure:
             why = f"pods that may hang: {unsure}: {'; '.join(self._unsure)}"
             remarks.append(Remark(Code.UNKNOWN, why))
-        unknown = number * (Code.MESH_UNKNOWN not in ignored) + unsure * (
-            Code.UNKNOWN not in ignored
-        )
+        unknown = 0 if Code.MESH_UNKNOWN in ignored else number
+        unknown += 0 if Code.UNKNOWN in ignored else unsure
         shown = (finding for finding in self.findings if finding.code not in ignored)
         return Audit(
             sorted(shown, key=lambda finding: (finding.namespace, finding.name)),
