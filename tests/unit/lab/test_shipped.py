@@ -49,7 +49,9 @@ ADDRESS = re.compile(
     r"|<(?:the )?(?:address|owner|repository)\b[^>]*>|(?:/|-owner )OWNER\b|charmhub\.io/istio-aux"
 )
 # Where an address is asked for.
-ASKED = {"CONTRIBUTING.md": "https://github.com/OWNER/REPOSITORY"}
+ASKED = dict.fromkeys(
+    ("CONTRIBUTING.md", "tools/address.py"), "https://github.com/OWNER/REPOSITORY"
+)
 
 
 def strangers(found: Mapping[str, str]) -> dict[str, set[str]]:
@@ -139,7 +141,7 @@ def pinned(project: Path, root: str) -> Iterator[str]:
         needs = package.get("optional-dependencies", {}).get(extra, []) if extra else []
         for need in needs or package.get("dependencies", []):
             todo += [(need["name"], each) for each in ("", *need.get("extra", []))]
-        if name != root:
+        if "registry" in package["source"]:  # Not of this checkout.
             yield f"pkg:pypi/{name}@{package['version']}"
 
 
