@@ -10,10 +10,10 @@ from istio_aux.model import sidecars
 from istio_aux.model.annotations import STATUS_PORT, status_port
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import FINISHED, Action, Ignore, Quit, Wait, Way, ways_to
+from istio_aux.quit.rules import FINISHED, Quit, Way, ways_to
 from istio_aux.quit.task import Send
-from unit.rules.pods import RUNNING, State, exited, job, waiting
-from unit.rules.table import blockers, decide, done, row
+from unit.rules.pods import RUNNING, exited, job
+from unit.rules.table import decide, done, row
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -84,19 +84,11 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
 # Sidecars that are told to exit before the proxy.
 
 POLICY = QuitPolicy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
-DONE = {"main": exited(0), "istio-proxy": RUNNING}
-VAULT = {**DONE, "vault-agent": RUNNING}
-BOTH = {**VAULT, "my-proxy": RUNNING}
-GONE: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
-NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
-
-
-def judge(containers: dict[str, State], policy: QuitPolicy = POLICY, **fields: Any) -> Action:
-    return decide(job(containers, **fields), policy)
+VAULT = {"main": exited(0), "istio-proxy": RUNNING, "vault-agent": RUNNING}
 
 
 def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
-    decision = judge(VAULT)
+    decision = decide(job(VAULT), POLICY)
 
     assert isinstance(decision, Quit)
     assert (decision.target, decision.status_port, decision.ways) == (
@@ -105,50 +97,6 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
     assert decision.rule == sidecars.SHIPPED["vault-agent"]
     assert PodFacts(job(VAULT), POLICY).containers["vault-agent"].role == "sidecar"
     assert decision.reason.endswith("finished; vault-agent goes before istio-proxy")
-
-
-@pytest.mark.parametrize(
-    ("containers", "fields", "target"),
-    [
-        row("it is the payload, its author says", VAULT,
-            {"annotations": {"istio-aux.io/quit-after": "vault-agent"}}, Wait),
-        row("one after another", BOTH, {}, "vault-agent"),
-        row("the next", {**BOTH, "vault-agent": exited(143)}, {}, "my-proxy"),
-        row("the payload runs", {**BOTH, "main": RUNNING}, {}, Wait),
-        row("a native proxy ends by itself", GONE, NATIVE, "vault-agent"),
-        row("all is done", {**GONE, "vault-agent": exited(0)}, NATIVE, Ignore),
-        row("the proxy is gone", {**GONE, "istio-proxy": exited(0)}, {}, "vault-agent"),
-        row("not of the mesh", GONE, {}, Ignore),
-    ],
-)  # fmt: skip
-def test_sidecars_go_one_after_another_and_the_proxy_last(
-    containers: dict[str, State], fields: dict[str, Any], target: str | type[Action]
-) -> None:
-    decision = judge(containers, **fields)
-    assert (decision.target if isinstance(decision, Quit) else type(decision)) == target
-
-
-@pytest.mark.parametrize(
-    ("state", "fields", "because"),
-    [
-        (RUNNING, {"policy": QuitPolicy()}, "not finished: vault-agent (running)"),
-        (waiting("CrashLoopBackOff"), {"restart": "OnFailure"}, "vault-agent does not run"),
-        (
-            RUNNING,
-            {"details": {"vault-agent": {"restartPolicy": "Always"}}},
-            "vault-agent is started again after it exits with 0",
-        ),
-    ],
-    ids=["no rule", "crash loop", "restarts always"],
-)
-def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
-    state: State, fields: dict[str, Any], because: str
-) -> None:
-    decision = judge({**DONE, "vault-agent": state}, **fields)
-
-    assert isinstance(decision, Wait)
-    assert because in decision.reason
-    assert blockers(decision) == ("vault-agent",)
 
 
 def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
