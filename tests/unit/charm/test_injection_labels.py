@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from .apiserver import ApiServer
+from .apiserver import ApiServer, refusal
 from .conftest import Unit, active
+from .test_reconcile import SERVER
 
 
 @pytest.fixture
@@ -138,3 +139,21 @@ def test_the_last_unit_removes_its_labels_and_leaves_the_namespaces(teams: Unit)
     assert labels(teams.api, "team-a") == {}
     assert labels(teams.api, "team-b") == theirs
     assert "PATCH /api/v1/namespaces/team-b" not in teams.api.calls
+
+
+@pytest.mark.parametrize("code", [400, 403, 500])
+def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_status(
+    code: int, unit: Unit
+) -> None:
+    for name in ("team-a", "team-b", "team-c"):
+        unit.api.add_namespace(name)
+    unit.configure(inject_namespaces="team-b")
+    failed = 'failed calling webhook "rules.example"'
+    for name in ("team-a", "team-b"):
+        unit.api.answers[f"patch namespaces {name}"] = refusal(code, failed)
+
+    failed = SERVER + failed
+    assert unit.configure(inject_namespaces="team-a,team-c") == active(
+        f"; inject-namespaces: team-a: {failed}, team-b: label not removed: {failed}"
+    )
+    assert labels(unit.api, "team-c") == OURS

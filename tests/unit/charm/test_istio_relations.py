@@ -15,7 +15,7 @@ from ops import testing
 
 from relations.istio import ControlPlane, parse
 
-from .conftest import ROOT, Unit, injector
+from .conftest import ROOT, Unit, active, injector
 from .test_actions import LIVE, run_check
 
 VERSIONS = {"_supported_versions": "- v1\n"}
@@ -269,3 +269,44 @@ ANYTHING = st.text(alphabet="-:[]{}&*!|>'\"%@`\n\t #,?.a1\0é")
 def test_no_databag_raises(text: str) -> None:
     assert parse("istio-pilot", VERSIONS | {"data": text}).reason
     assert parse("istio-metadata", {"root_namespace": text}).reason
+
+
+MESH = testing.Relation(
+    "service-mesh",
+    remote_app_name="istio-beacon-k8s",
+    remote_app_data={"labels": '{"istio.io/dataplane-mode": "ambient"}', "mesh_type": '"istio"'},
+)
+SAID = "; no pod of the selected namespaces has a sidecar"
+
+
+def policies(unit: Unit) -> list[dict[str, Any]]:
+    return [o for o in unit.api.objects.values() if o["kind"] == "AuthorizationPolicy"]
+
+
+def test_an_ambient_mesh_lets_everybody_reach_both_ports_of_the_units_and_no_other(
+    unit: Unit,
+) -> None:
+    """notebooks#652: the API server is in no mesh, so no identity of its own can be named."""
+    unit.relate(MESH)
+
+    (policy,) = policies(unit)
+    assert policy["metadata"]["namespace"] == "kubeflow"
+    assert policy["spec"] == {
+        "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}},
+        "action": "ALLOW",
+        "rules": [{"to": [{"operation": {"ports": ["8443", "8080"]}}]}],
+    }
+    # Istiod tells ztunnel of ports that are PERMISSIVE alone, not of those with DISABLE.
+    assert unit.api.one("PeerAuthentication")["spec"] == {
+        "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}},
+        "portLevelMtls": {"8443": {"mode": "PERMISSIVE"}, "8080": {"mode": "PERMISSIVE"}},
+    }
+    # A hung istiod, whose validator is asked, costs an event three seconds at most.
+    patience = [it for call, it in unit.api.patience.items() if call.startswith("PATCH /apis/sec")]
+    assert {*patience} == {3.0}
+
+
+def test_a_cluster_without_istio_needs_no_policy(unit: Unit) -> None:
+    unit.api.unknown = {"peerauthentications", "authorizationpolicies"}
+
+    assert unit.relate(MESH) == active(SAID)

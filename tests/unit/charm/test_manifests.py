@@ -11,6 +11,8 @@ import manifests
 from config import Applications
 from manifests import Values
 
+from .conftest import Unit
+
 PODS = {"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "b"]}]}
 # As `istioctl install` and Charmed Kubeflow name Istio's (reference: istio-discovery chart).
 ISTIO = [
@@ -150,3 +152,18 @@ def test_a_webhook_for_named_applications_leaves_us_out_in_our_own_model_only() 
         for expression in webhook["objectSelector"]["matchExpressions"]
         if expression["key"] == "app.kubernetes.io/name"
     ] == [["web"], ["istio-aux"]]
+
+
+def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
+    def made() -> dict[str, str]:
+        """The label that each of them looks at first."""
+        webhooks = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
+        found = {each["name"]: each["namespaceSelector"] for each in webhooks}
+        return {name: chosen["matchExpressions"][0]["key"] for name, chosen in found.items()}
+
+    profile, ours = "app.kubernetes.io/part-of", "io.datastrophic/istio-aux"
+    assert made() == {"start.istio-aux.io": profile, "2.start.istio-aux.io": ours}
+
+    unit.configure(namespace_selectors="team")
+
+    assert made() == {"start.istio-aux.io": "team"}

@@ -14,7 +14,7 @@ import pytest
 from ops import testing
 
 from .conftest import Unit
-from .test_others_webhooks import PATH
+from .test_reconcile import PATH
 
 
 def undecodable() -> httpx2.Response:

@@ -7,7 +7,6 @@ objects, settings and Pebble's plan are those of a new application that never ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -148,11 +147,6 @@ def every_pair() -> list[str]:
     return walk
 
 
-def test_the_walk_goes_from_each_set_to_each_other() -> None:
-    pairs = set(pairwise(every_pair()))
-    assert {*product(SETS, SETS)} - pairs == {(name, name) for name in SETS}
-
-
 def test_every_way_between_option_sets_ends_as_a_new_application_begins(
     application: Application,
 ) -> None:
@@ -173,16 +167,3 @@ def test_no_walk_of_this_night_ends_otherwise_than_a_new_application(
     steps = [(dice.choice(WAYS), dice.choice(sets)) for _ in range(300)]
     again = f"NIGHTLY={NIGHT} tox -e nightly -- tests/unit/charm/test_option_sets.py"
     assert sampled(again, application.walk({}, steps)) == []
-
-
-def not_done(*_: object, **__: object) -> bool:
-    """No label is taken back."""
-    return False
-
-
-def test_a_label_that_earlier_options_leave_behind_is_found(
-    application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("objects._is_stray", not_done)
-    (found,) = application.walk(SETS["injected"], [("at once", {})])
-    assert "/api/v1/namespaces/team-a" in found

@@ -16,7 +16,7 @@ import cluster
 
 from .apiserver import MODEL_UID, refusal
 from .conftest import Unit
-from .test_others_webhooks import MESH
+from .test_istio_relations import MESH
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 

@@ -16,8 +16,7 @@ from scenario import mocking
 
 from .conftest import STARTED, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
-from .test_istio_relations import METADATA, PILOT
-from .test_others_webhooks import MESH, SAID, policies
+from .test_istio_relations import MESH, METADATA, PILOT, SAID, policies
 from .test_reconcile import STANDING
 from .test_sidecar_relation import TENSORBOARD, named
 

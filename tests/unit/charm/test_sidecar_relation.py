@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from charmlibs.interfaces.istio_sidecar import Mesh
-from ops import testing
+from ops import pebble, testing
 
 from .conftest import Unit, Workload, active
 from .test_certificates import DOWN, fail
-from .test_reconcile import fail_checks
+from .test_reconcile import PATH, WRITE, set_checks
 
 COS_ID = "c05c05c0-0000-4000-8000-000000000001"
 
@@ -279,7 +279,28 @@ def test_the_report_of_a_workload_that_failed_does_not_count(unit: Unit) -> None
     unit.relate(TENSORBOARD)
 
     unit.process.running = False
-    fail_checks(unit)
+    set_checks(unit, pebble.CheckStatus.DOWN)
     unit.run()
 
     assert told(unit) == Mesh(live=False, reason="workload: does not answer: connection refused")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [WRITE, "patch clusterroles", "list validatingadmissionpolicies", "get serviceaccounts"],
+)
+@pytest.mark.parametrize("failure", ["broken", "denied"])
+def test_the_relation_is_answered_whatever_fails(failure: str, broken: str, unit: Unit) -> None:
+    unit.process.applications = [state_of("tensorboard")]
+    unit.relate(TENSORBOARD)
+    assert told(unit)
+
+    gone = {"live": False, "live-reason": "Service istio-system/istiod has no ready endpoint"}
+    unit.process.applications = [state_of("tensorboard", **gone)]
+    del unit.api.objects[PATH]
+    setattr(unit.api, failure, {broken})
+    unit.run()
+
+    mesh = told(unit)
+    assert mesh
+    assert (mesh.live, mesh.reason) == (False, gone["live-reason"])

@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import httpx2
 import istio_aux
 import pytest
 from istio_aux.model.resources import Requests
@@ -18,8 +17,7 @@ from unit.rules import pods
 
 import workload
 
-from .apiserver import refusal
-from .conftest import SINCE, WELL, Unit, active
+from .conftest import SINCE, WELL, Unit
 
 LAST_GOOD = "last-good-options"
 RUNS = "; the last good configuration runs"
@@ -148,60 +146,6 @@ def test_certificates_and_token_are_renewed_while_an_option_is_invalid(unit: Uni
     assert set(unit.files) == before
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        refusal(429, "storage is (re)initializing"),
-        httpx2.Response(503, text="no healthy upstream"),
-        httpx2.ConnectError("connection refused"),
-    ],
-    ids=["429", "503 of a proxy", "connection refused"],
-)
-def test_a_failure_that_passes_is_waited_for(
-    failure: httpx2.Response | httpx2.TransportError, unit: Unit
-) -> None:
-    objects = dict(unit.api.objects)
-    unit.api.failures = [failure]
-    waiting = unit.run()
-    assert isinstance(waiting, testing.WaitingStatus)
-    assert waiting.message.startswith("Namespace: Kubernetes API server: ")
-    assert len(waiting.message.splitlines()) == 1
-    assert unit.api.objects == objects
-
-    assert isinstance(unit.run(), testing.ActiveStatus)
-
-
-@pytest.mark.parametrize(
-    ("options", "labels"),
-    [
-        ({}, OURS + " or app.kubernetes.io/part-of=kubeflow-profile,!io.datastrophic/istio-aux"),
-        ({"namespace_selectors": "a;b=c;d;e;f"}, "a or b=c or d and 2 more"),
-    ],
-)
-def test_while_no_namespace_is_selected_the_missing_labels_are_named(
-    options: dict[str, Any], labels: str, unit: Unit
-) -> None:
-    unit.process.namespaces = []
-
-    status = unit.configure(**options)
-
-    assert status.message.startswith(f"0 namespaces selected: none has the labels {labels}; istio-")
-
-
-def test_pods_that_the_workload_does_not_list_are_counted(unit: Unit) -> None:
-    unit.process.namespaces = ["team-a"]
-    unit.process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(4)]
-    totals = {"stuck-total": 900, "lost-total": 700, "blocked-total": 600, "selected-total": 501}
-    totals["unstarted-total"] = 500
-    unit.process.more = totals
-
-    assert unit.run() == testing.ActiveStatus(
-        WELL.replace("2 namespaces", "501 namespaces")
-        + "; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 897 more"
-        "; 700 lost their proxy; 600 blocked; 500 not started"
-    )
-
-
 def test_a_row_of_juju_status_is_bounded_whatever_tenants_name(unit: Unit) -> None:
     unit.process.stuck = [{"namespace": "a" * 63, "name": f"{n}-{'b' * 251}"} for n in range(5)]
     assert unit.run().message.endswith("… and 2 more")
@@ -214,19 +158,6 @@ def test_a_row_of_juju_status_is_bounded_whatever_tenants_name(unit: Unit) -> No
     assert unit.run().message.endswith("…")
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("quit", "dry-run", "quit: dry-run"),
-        ("start_mode", "native", "start: native"),
-    ],
-)
-def test_the_status_names_a_mode_that_is_not_the_default(
-    option: str, value: str, said: str, unit: Unit
-) -> None:
-    assert unit.configure(**{option: value}) == active(f"; {said}")
-
-
 APPLICATION = {"live": False, "live-reason": "no injector selects it", "revision": "",
     "root-namespace": "", "meshed": None, "meshed-reason": ""}  # fmt: skip
 PODS = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
@@ -235,52 +166,83 @@ PODS = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
 held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests(gpus=8))
 
 
+TOTALS = {
+    "stuck-total": 900, "lost-total": 700, "blocked-total": 600, "selected-total": 501,
+    "unstarted-total": 500,
+}  # fmt: skip
+NONE = {"namespaces": []}
+NO_NAMESPACE = "0 namespaces selected: none has the labels "
+
+
+def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> Any:
+    """What the status says of an answer; a text that begins with `;` follows the usual one."""
+    said = said if said and said[0] != ";" else WELL + said
+    return pytest.param(answer, options, said, id=sentence)
+
+
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "options", "said"),
     [
-        (
-            {"stuck": PODS[:1], "lost": PODS[1:3], "blocked": PODS[3:]},
+        says(
+            "pods", {"stuck": PODS[:1], "lost": PODS[1:3], "blocked": PODS[3:]},
             "; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked",
         ),
-        ({"unmeshed_total": 612}, "; 612 outside the mesh"),
-        (
+        says(
+            "more pods than the workload lists", {"stuck": PODS[:4], "more": TOTALS},
+            WELL.replace("2 namespaces", "501 namespaces")
+            + "; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 897 more"
+            "; 700 lost their proxy; 600 blocked; 500 not started",
+        ),
+        says("pods outside the mesh", {"unmeshed_total": 612}, "; 612 outside the mesh"),
+        says(
+            "a holder",
             {"blocked": PODS[:2], "held": [held("vault-agent"), held("vault-agent")]},
             "; 2 pods are kept by vault-agent since 2026-11-21 19:40Z: 16 GPUs",
         ),
-        (
-            {"held": [held(f"sidecar-{number}") for number in range(5)]},
+        says(
+            "more holders than fit", {"held": [held(f"sidecar-{number}") for number in range(5)]},
             "".join(
                 f"; 1 pod is kept by sidecar-{number} since 2026-11-21 19:40Z: 8 GPUs"
                 for number in range(3)
             )
             + "; and 2 more holders: list-stuck has them",
         ),
+        # istio#43074: only a sidecar that Istio has not injected yet can be made native.
+        says(
+            "injectors that are called first",
+            {"called_before": ["asm-sidecar-injector", "istio-a"]},
+            "; called after asm-sidecar-injector, istio-a, so pods are held, not native",
+        ),
+        says(
+            "an injector that is called first, to no effect",
+            {"called_before": ["asm-sidecar-injector"]}, "; start: hold", start_mode="hold",
+        ),
+        says("that it is unknown who is called first", {"called_before": None}, ""),
+        says(
+            "why pods are not native", {"capability": ("unknown", "istio: 403")},
+            "; pods are held, not native: istio: 403",
+        ),
+        says("nothing of native pods before that is known", {"capability": ("unknown", "")}, ""),
+        says("that quits are a dry run", {}, "; quit: dry-run", quit="dry-run"),
+        says("that all starts are native", {}, "; start: native", start_mode="native"),
+        says(
+            "the labels that no namespace has", NONE,
+            f"{NO_NAMESPACE}{OURS} or app.kubernetes.io/part-of=kubeflow-profile,"
+            f"!io.datastrophic/istio-aux; {WELL.partition('; ')[2]}",
+        ),
+        says(
+            "some of many labels that no namespace has", NONE,
+            f"{NO_NAMESPACE}a or b=c or d and 2 more; {WELL.partition('; ')[2]}",
+            namespace_selectors="a;b=c;d;e;f",
+        ),
     ],
-    ids=[
-        "pods",
-        "unmeshed pods",
-        "a holder",
-        "holders",
-    ],
-)
-def test_the_status_reports_the_workloads_answer(
-    answer: dict[str, Any], said: str, unit: Unit
+)  # fmt: skip
+def test_the_status_says(
+    answer: dict[str, Any], options: dict[str, Any], said: str, unit: Unit
 ) -> None:
     vars(unit.process).update(answer)
 
-    assert unit.run() == active(said)
-
-
-def test_of_several_problems_the_status_shows_the_first_to_solve(new_unit: Unit) -> None:
-    new_unit.api.denied = {"list clusterroles"}
-
-    assert new_unit.configure(log_level="loud").message.startswith("log-level:")
-
-
-def test_a_workload_that_is_not_ready_is_not_well_although_it_says_no_reason(unit: Unit) -> None:
-    unit.process.missing = [""]
-
-    assert unit.run() == testing.WaitingStatus("workload: not ready")
+    assert unit.configure(**options) == testing.ActiveStatus(said)
 
 
 def test_an_event_that_is_not_reconciled_keeps_the_status(unit: Unit) -> None:

@@ -18,11 +18,13 @@ POLICY = QuitPolicy()
 
 
 class Row(NamedTuple):
-    """A sentence, the pod it is about, and words that the reason must have."""
+    """A sentence, the pod it is about, words that the reason must have, and who blocks the pod."""
 
     sentence: str
     pod: Pod
     because: str = ""
+    by: tuple[str, ...] | None = None
+    policy: QuitPolicy = POLICY
 
 
 def table(*rows: Row) -> Any:
@@ -48,6 +50,14 @@ def decide(
     says = isinstance(found, rules.Quit | rules.Report) or bool(found.blocked_by)
     assert (found.code is not None) == says, "what may be a finding has a code, and nothing else"
     return found
+
+
+def met(row: Row, action: type[rules.Action]) -> None:
+    """Decide on the pod of a row: action, reason and blockers are as it says."""
+    decision = decide(row.pod, row.policy)
+    assert isinstance(decision, action), decision
+    assert row.because in decision.reason
+    assert row.by in {None, decision.blocked_by}
 
 
 def pair(

@@ -1,4 +1,7 @@
-"""Pods whose proxy must not be native, most as seen on a cluster: they would fail or run on."""
+"""Pods whose proxy must not be native, most as seen on a cluster: they would fail or run on.
+
+Then other sidecars than Istio's, which become native at admission (`native_sidecars.convert`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.model import scripts
+from istio_aux.model import scripts, sidecars
 from istio_aux.model.annotations import (
     NATIVE_SIDECAR,
     NOT_NATIVE,
@@ -19,11 +22,14 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.limits import Limit
 from istio_aux.model.owners import JobCounts, JobSpec
-from istio_aux.model.policy import Capability, StartMode, StartPolicy
+from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.resources import quantity
 from istio_aux.start import not_native, review
 from istio_aux.start.plan import effective_start
 from istio_aux.start.review import Outcome
+from lab.sidecar_cases import CASES, JOB, OPTION, RULED, Case, container, outcome
+from lab.sidecar_cases import NOT_NATIVE as KEPT_CLASSIC
+from msgspec.structs import replace
 from unit.rules.pods import RUNNING, job
 from unit.rules.starting import HOLD, annotations_of, patched, planned
 
@@ -394,3 +400,55 @@ def test_what_is_written_is_counted_and_explained() -> None:
         details={"istio-proxy": {"lifecycle": wait}},
     )  # fmt: skip
     assert effective_start(found) == f"hold, not native: {ENDS}scuttle"
+
+
+HOW = StartPolicy(capability=Capability.NATIVE, sidecars=sidecars.parse(OPTION))
+INJECTED = {"sidecar.istio.io/status": "{}"}
+ASKED = {NATIVE_SIDECAR: "true"}
+
+
+@pytest.mark.parametrize("case", [*CASES, *KEPT_CLASSIC, *RULED], ids=lambda case: case.name)
+def test_containers_become_what_the_table_says(case: Case) -> None:
+    plan, once = planned(case.pod, case.setting), patched(case.pod, case.setting)
+
+    assert outcome(once["spec"]) == case.expected
+    assert case.warns in " ".join(plan.warnings)
+    assert bool(plan.warnings) is bool(case.warns)
+    assert planned(once, case.setting).ops == (), "a second review changes nothing"
+
+
+def test_a_container_keeps_its_fields() -> None:
+    """Also where init containers are null, as Go clients send it."""
+    both = [container("main"), container("vault-agent", unknown=[1])]
+    found = Case(name="", containers=both, spec={"initContainers": None})
+
+    (sidecar,) = patched(found.pod, HOW)["spec"]["initContainers"]
+
+    assert sidecar == container("vault-agent", unknown=[1], restartPolicy="Always")
+
+
+@pytest.mark.parametrize(
+    ("injected", "expected"),
+    [
+        ({"initContainers": [container("istio-proxy", restartPolicy="Always")]}, "vault-agent*"),
+        ({"containers": [container("istio-proxy"), *JOB]}, None),
+    ],
+    ids=["native", "classic"],
+)
+def test_a_sidecar_that_another_webhook_added_becomes_native_beside_a_native_proxy(
+    injected: dict[str, Any], expected: str | None
+) -> None:
+    found = Case(name="", annotations=INJECTED, spec=injected)
+
+    _, init = outcome(patched(found.pod, HOW)["spec"])
+    assert init == ([expected] if expected else [])
+
+
+def test_its_ports_count_as_before() -> None:
+    ports = [{"containerPort": 8200}]
+    found = Case(name="", containers=[JOB[0], container("vault-agent", ports=ports)])
+    how = replace(HOW, peers=Peers.DIRECT)
+
+    made = annotations_of(patched(found.pod, how))
+
+    assert made["traffic.sidecar.istio.io/includeInboundPorts"] == "8200"

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import QUIT, SIDECARS
+from istio_aux.model import sidecars
+from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import depends_on_kubelet, finished, obeys, should_restart
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from unit.rules.pods import (
     EMPTY,
@@ -23,10 +25,36 @@ from unit.rules.pods import (
     ruled,
     waiting,
 )
-from unit.rules.table import Row, decide, done, pair, row, table
+from unit.rules.table import Row, decide, done, met, pair, row, table
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
+DIND: dict[str, State] = {"main": exited(0), "dind": RUNNING}
+FAILED: dict[str, State] = {"main": exited(1), "dind": RUNNING}
+IGNORING: dict[str, Any] = {"annotations": {SIDECARS: "dind=ignore"}}
+NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
+VAULT: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
+RULES = QuitPolicy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
+
+
+def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Row:
+    """A pod of these containers, and who blocks it."""
+    return Row(sentence, job(containers, **fields), by=by)
+
+
+def classic(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Row:
+    """The same with a classic proxy."""
+    return case(sentence, {"istio-proxy": RUNNING, **containers}, *by, **fields)
+
+
+def native(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Row:
+    """The same with a native proxy."""
+    return case(sentence, containers, *by, **NATIVE, **fields)
+
+
+def ruled_by(sentence: str, because: str, containers: dict[str, State], **fields: Any) -> Row:
+    """A pod where sidecars have rules."""
+    return Row(sentence, job(containers, **fields), because, policy=RULES)
 
 
 @table(
@@ -46,15 +74,20 @@ RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
             ]
         ),
     ),
-)
+    ruled_by("sidecars go one after another", "; vault-agent goes before istio-proxy",
+             {**DONE, **VAULT, "my-proxy": RUNNING}),
+    ruled_by("the next sidecar", "; my-proxy goes before istio-proxy",
+             {**DONE, "vault-agent": exited(143), "my-proxy": RUNNING}),
+    ruled_by("a sidecar whose native proxy ends by itself", "vault-agent goes", VAULT, **NATIVE),
+    ruled_by("a sidecar whose proxy is gone", "vault-agent goes before",
+             {**VAULT, "istio-proxy": exited(0)}),
+)  # fmt: skip
 def test_quit(row: Row) -> None:
     """When nothing of the payload will run again, the proxy is told to exit.
 
     uds-core#687, airflow#67934, KEP-5307.
     """
-    decision = decide(row.pod)
-    assert isinstance(decision, Quit), decision
-    assert decision.status_port == 15020
+    met(row, Quit)
 
 
 @table(
@@ -83,6 +116,7 @@ def test_quit(row: Row) -> None:
         "a proxy that the kubelet starts again after each exit",
         done(details={"istio-proxy": {"restartPolicy": "Always"}}),
         "istio-proxy is started again after it exits with 0 (container restartPolicy Always)",
+        ("istio-proxy",),
     ),
     Row(
         "a proxy that seems lost, on a node that does not report",
@@ -113,16 +147,45 @@ def test_quit(row: Row) -> None:
         pair(RUNNING, exited(137, "RestartingAllContainers")),
         "all containers are being restarted",
     ),
-)
+    ruled_by("a sidecar with a rule that is the payload, its author says", "vault-agent (running)",
+             {**DONE, **VAULT}, annotations={QUIT_AFTER: "vault-agent"}),
+    ruled_by("a payload beside sidecars with rules", "not finished: main (running)",
+             {**DONE, **VAULT, "main": RUNNING}),
+    Row("a sidecar without a rule", job({**DONE, **VAULT}),
+        "not finished: vault-agent (running)", ("vault-agent",)),
+    Row("a sidecar that crashes again and again",
+        job({**DONE, "vault-agent": waiting("CrashLoopBackOff")}, restart="OnFailure"),
+        "vault-agent does not run", ("vault-agent",), RULES),
+    Row("a sidecar that the kubelet starts again after each exit",
+        job({**DONE, **VAULT}, details={"vault-agent": {"restartPolicy": "Always"}}),
+        "vault-agent is started again after it exits with 0", ("vault-agent",), RULES),
+    classic("a sidecar that runs on", DIND, "dind"),
+    classic(
+            "every container that is not finished",
+            {"main": exited(0), "a": RUNNING, "b": waiting("ImagePullBackOff"), "c": exited(1)},
+            *("a", "b", "c"),
+            restart="OnFailure",
+            phase="Pending",
+        ),
+    classic("a proxy that crashes again and again",
+             {"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, "istio-proxy",
+             restart="OnFailure"),
+    classic("a proxy whose image cannot be pulled",
+             {"main": exited(0), "istio-proxy": waiting("ImagePullBackOff")}, "istio-proxy",
+             phase="Pending"),
+    classic("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
+    classic("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
+    classic("an end that nobody waits for counts for nothing",
+             {"main": RUNNING, "dind": exited(0)}, **IGNORING),
+    classic("nobody knows: the node does not report", DIND, phase="Unknown"),
+    classic("nobody: the kubelet restarts all containers", DIND, conditions=RESTARTING),
+)  # fmt: skip
 def test_wait(row: Row) -> None:
     """Unknown is never finished, nor is a container that will restart.
 
     uds-core#913, argo-workflows#1282, KEP-5307.
     """
-    decision = decide(row.pod)
-    assert isinstance(decision, Wait), decision
-    assert row.because in decision.reason
-    assert decision.until is None
+    met(row, Wait)
 
 
 @table(
@@ -165,15 +228,40 @@ def test_wait(row: Row) -> None:
         pair(exited(3), exited(0)),
         "and istio-proxy too",
     ),
-)
+    ruled_by("every sidecar has ended", "istio-proxy is a native sidecar",
+             {**VAULT, "vault-agent": exited(0)}, **NATIVE),
+    ruled_by("a sidecar of a pod that is not of the mesh", "no container istio-proxy", VAULT),
+        case("an ignored container, once the proxy is gone: only the proxy ignores it",
+             {**DIND, "istio-proxy": exited(0)}, "dind", **IGNORING),
+        case("nobody: the ignored container has ended as well",
+             {"main": exited(0), "istio-proxy": exited(0), "dind": exited(0)}, **IGNORING),
+        native("a container that nobody ends", DIND, "dind"),
+        native("an ignored container", DIND, "dind", **IGNORING),
+        native("the proxy itself, in its grace period", {"main": exited(0)}, "istio-proxy"),
+        case("of native sidecars the last one, for which the kubelet waits before it ends others",
+             {"main": exited(0)}, "shipper",
+             sidecars={"istio-proxy": RUNNING, "shipper": RUNNING, "gone": exited(0)}),
+        case("a native sidecar that outlives a classic proxy",
+             {"main": exited(0), "istio-proxy": exited(0)}, "shipper",
+             sidecars={"shipper": RUNNING}),
+        native("nobody: the payload runs", {"main": RUNNING, "dind": RUNNING}),
+        native("nobody: the payload will be restarted", FAILED, restart="OnFailure"),
+        native("nobody: the payload runs, and an ignored container has ended",
+               {"main": RUNNING, "dind": exited(0)}, **IGNORING),
+        native("nobody: the pod is not meant to end", DIND, restart="Always"),
+        native("nobody: the pod failed", DIND, phase="Failed"),
+        native("nobody knows: the node does not report", DIND, phase="Unknown"),
+        case("a pod without a proxy is none of our business", DIND),
+        case("an author who wants the proxy to stay is no holder",
+             {**DIND, "istio-proxy": RUNNING}, annotations={QUIT: "false"}),
+)  # fmt: skip
 def test_ignore(row: Row) -> None:
     """Some pods are none of our business, and stay so.
 
     community-distribution#3057, uds-core#972.
     """
-    decision = decide(row.pod)
-    assert isinstance(decision, Ignore), decision
-    assert row.because in decision.reason
+    met(row, Ignore)
+    assert all(f"{name} (" in decide(row.pod).reason for name in row.by or ())
 
 
 @pytest.mark.parametrize(
