@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
 import pytest
 
 from .apiserver import ApiServer, refusal
-from .conftest import Unit, active
+from .conftest import WELL, Unit, active
 from .test_reconcile import SERVER
 
 
@@ -27,17 +31,7 @@ def labels(api: ApiServer, namespace: str) -> dict[str, str]:
 
 
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": "kubeflow/istio-aux"}
-
-
-def test_the_charm_labels_the_namespaces_of_the_option_once(teams: Unit) -> None:
-    assert teams.configure(inject_namespaces="team-a") == active()
-
-    assert labels(teams.api, "team-a") == OURS
-    assert labels(teams.api, "team-b") == {}
-
-    teams.api.calls.clear()
-    teams.run()
-    assert "PATCH /api/v1/namespaces/team-a" not in teams.api.calls
+WAITS = "waiting until Istio injects"
 
 
 def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(teams: Unit) -> None:
@@ -54,77 +48,81 @@ def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(teams: Un
     assert injected == '{"team-a": ["*"]}'
 
 
-@pytest.mark.parametrize("live", [False, None])
-def test_the_label_waits_until_istio_injects(live: bool | None, teams: Unit) -> None:
-    teams.process.injects = live
-    waiting = teams.configure(inject_namespaces="team-a")
-    assert labels(teams.api, "team-a") == {}
-    assert waiting.message.endswith("inject-namespaces: team-a: waiting until Istio injects")
+class Row(NamedTuple):
+    """What the option was, and is, and which labels two namespaces have then.
 
+    Attributes:
+        theirs: labels of namespace team-a that somebody else has set.
+        process: what the workload says meanwhile.
+        status: `*` stands for any text.
+    """
+
+    sentence: str
+    before: str
+    option: str
+    status: str = WELL
+    team_a: Mapping[str, str] = {}
+    team_b: Mapping[str, str] = {}
+    theirs: Mapping[str, str] = {}
+    process: Mapping[str, Any] = {}
+    leader: bool = True
+
+
+ROWS = [
+    Row("that is named", "", "team-a", team_a=OURS),
+    Row("that stays in the option", "team-a", "team-a,team-b", team_a=OURS, team_b=OURS),
+    Row("that is named no more", "team-a", ""),
+    Row("that another one replaced", "team-a", "team-b", team_b=OURS),
+    Row("while the option is invalid", "team-a", "team b", "inject-namespaces: *", OURS),
+    Row("beside one that is not there", "", "gone,team-a",
+        f"{WELL}; inject-namespaces: gone: not found", OURS),
+    Row("while Istio does not inject", "", "team-a", f"*team-a: {WAITS}",
+        process={"injects": False}),
+    Row("while it is not known whether Istio injects", "", "team-a", f"*team-a: {WAITS}",
+        process={"injects": None}),
+    Row("while the workload is down", "team-a", "team-a", "workload *", OURS,
+        process={"running": False}),
+    Row("by a unit that leads", "", "team-a", leader=False),
+    *(
+        Row(f"that {why}", "", "team-a", f"{WELL}; inject-namespaces: team-a: {why}", theirs, {},
+            theirs)
+        for theirs, why in (
+            ({"istio.io/dataplane-mode": "ambient"}, "is ambient"),
+            ({"istio.io/rev": "1-28"}, "has istio.io/rev=1-28"),
+            ({"istio-injection": "disabled"}, "has istio-injection=disabled"),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.sentence) for row in ROWS])
+def test_istios_label_is_set_on_a_namespace(row: Row, unit: Unit) -> None:
+    """And what keeps one from it is in the status; no other label changes, and none is created."""
+    unit.api.add_namespace("team-a", **row.theirs)
+    unit.api.add_namespace("team-b")
+    unit.configure(inject_namespaces=row.before)
+    vars(unit.process).update(row.process)
+
+    changed = {"inject-namespaces": row.option}
+    status = unit.run(unit.on.config_changed(), config=changed, leader=row.leader)
+
+    assert fnmatchcase(status.message, row.status), status
+    assert labels(unit.api, "team-a") == row.team_a
+    assert labels(unit.api, "team-b") == row.team_b
+    assert "/api/v1/namespaces/gone" not in unit.api.objects
+
+
+def test_a_label_comes_once_istio_injects_and_is_set_once(teams: Unit) -> None:
+    teams.process.injects = False
+    teams.configure(inject_namespaces="team-a")
     teams.process.injects = True
+
     teams.run()
 
     assert labels(teams.api, "team-a") == OURS
-
-
-def test_a_label_stays_while_the_workload_is_down(teams: Unit) -> None:
-    teams.configure(inject_namespaces="team-a")
-
-    teams.process.running = False
+    teams.api.calls.clear()
     teams.run()
-
-    assert labels(teams.api, "team-a") == OURS
-
-
-def test_a_follower_labels_nothing(teams: Unit) -> None:
-    teams.run(teams.on.config_changed(), leader=False, config={"inject-namespaces": "team-a"})
-
-    assert labels(teams.api, "team-a") == {}
-
-
-@pytest.mark.parametrize("option", ["", "team-b"])
-def test_a_namespace_that_left_the_option_loses_its_label(option: str, teams: Unit) -> None:
-    teams.configure(inject_namespaces="team-a")
-
-    teams.configure(inject_namespaces=option)
-
-    assert labels(teams.api, "team-a") == {}
-    assert labels(teams.api, "team-b") == (OURS if option else {})
-
-
-def test_an_invalid_option_removes_no_label(teams: Unit) -> None:
-    teams.configure(inject_namespaces="team-a")
-
-    teams.configure(inject_namespaces="team b")
-
-    assert labels(teams.api, "team-a") == OURS
-
-
-@pytest.mark.parametrize(
-    ("present", "why"),
-    [
-        ({"istio.io/dataplane-mode": "ambient"}, "is ambient"),
-        ({"istio.io/rev": "1-28"}, "has istio.io/rev=1-28"),
-        ({"istio-injection": "disabled"}, "has istio-injection=disabled"),
-    ],
-)
-def test_a_namespace_with_another_label_for_istio_is_reported_and_left_alone(
-    present: dict[str, str], why: str, unit: Unit
-) -> None:
-    unit.api.add_namespace("theirs", **present)
-
-    assert unit.configure(inject_namespaces="theirs") == active(
-        f"; inject-namespaces: theirs: {why}"
-    )
-    assert labels(unit.api, "theirs") == present
-
-
-def test_a_missing_namespace_is_reported_and_not_created(teams: Unit) -> None:
-    assert teams.configure(inject_namespaces="gone,team-a") == active(
-        "; inject-namespaces: gone: not found"
-    )
-    assert "/api/v1/namespaces/gone" not in teams.api.objects
-    assert labels(teams.api, "team-a") == OURS
+    assert "PATCH /api/v1/namespaces/team-a" not in teams.api.calls
 
 
 def test_the_last_unit_removes_its_labels_and_leaves_the_namespaces(teams: Unit) -> None:

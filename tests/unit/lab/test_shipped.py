@@ -49,7 +49,7 @@ ADDRESS = re.compile(
     r"|<(?:the )?(?:address|owner|repository)\b[^>]*>|(?:/|-owner )OWNER\b|charmhub\.io/istio-aux"
 )
 # Where an address is asked for.
-ASKED = dict.fromkeys(
+ASKED: dict[str, str] = dict.fromkeys(
     ("CONTRIBUTING.md", "tools/address.py"), "https://github.com/OWNER/REPOSITORY"
 )
 
