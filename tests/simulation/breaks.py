@@ -290,8 +290,8 @@ BREAKS = {
         0, "new settings", "acts against its settings", Task, "_attempt", _performed
     ),
     "a pause does not grow": _break(
-        1,
-        "failing lists, missing rights",
+        2,
+        "failing lists, missing rights, new settings",
         "too many requests",
         Backoff,
         "next",

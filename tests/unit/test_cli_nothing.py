@@ -36,7 +36,10 @@ async def test_who_cannot_know_which_pods_lack_a_sidecar_is_told_another_way(ask
         api.refuse(NAMESPACES, 403, "Forbidden", "no")
         await put_pod(api, "one", {"main": RUNNING}, namespace="team")
         shown = await ask(api, "restart-unmeshed", "-n", "team")
-    way = "where the pod of a Job has no sidecar, delete the Job and apply it again"
+    way = (
+        "where the pod of a Job has no sidecar, delete the Job and apply it again, "
+        "as `kubectl replace --force -f` does"
+    )
     assert (shown.out, shown.err) == ("", f"this account may not list namespaces: {way}\n")
 
 
