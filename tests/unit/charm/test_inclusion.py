@@ -174,24 +174,6 @@ def test_the_rock_runs_what_the_charm_runs_as_the_same_user() -> None:
     assert command == f"istio-aux serve --config {workload.CONFIG}"
 
 
-WORKFLOWS = {path.name: path for path in (ROOT / ".github/workflows").glob("*.yaml")}
-
-
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_runs_actions_of_one_commit_and_snaps_of_one_channel_with_its_own_rights(
-    name: str,
-) -> None:
-    text = WORKFLOWS[name].read_text()
-    jobs = yaml.safe_load(text)
-
-    assert jobs["permissions"] == {}
-    assert all("permissions" in job for job in jobs["jobs"].values())
-    actions = [use for use in re.findall(r"uses: (.+)", text) if not use.startswith("./")]
-    assert [use for use in actions if not re.search(r"@[0-9a-f]{40} # v?\d", use)] == []
-    snaps = [line for line in text.splitlines() if "snap install" in line]
-    assert [line for line in snaps if "--channel" not in line] == []
-
-
 def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     webhook = manifests.render_webhook(manifests.Values("a", "m"))[0].to_dict()["webhooks"][0]
 
