@@ -39,6 +39,11 @@ class Half:
     def complete(self) -> bool:
         return self.end == COMPLETE
 
+    @property
+    def done(self) -> bool:
+        """Whether each container that was started has succeeded, whatever became of the Job."""
+        return bool(self.runs) and {*self.runs} <= self.succeeded
+
 
 def half(
     job: Object,
@@ -94,7 +99,8 @@ def losses(mine: Half, other: Half) -> dict[Rule, str]:
         for name, count in mine.runs.items()
         if name in other.succeeded and count > other.runs[name]
     ]
-    if more:
+    # A Job that completes may have begun again where its twin stays before its work is done.
+    if more and (other.complete or other.done or not mine.complete):
         found["runs"] = f"runs more often: {', '.join(more)}"
     # Beside one that does not complete, a Job that does may have needed more.
     fair = bool(other.end) and (other.complete or not mine.complete)
@@ -102,7 +108,7 @@ def losses(mine: Half, other: Half) -> dict[Rule, str]:
         found["failures"] = f"counts {mine.failures} failures, not {other.failures}"
     # A Job that fails later has not hung. Nor has one that got farther than one that failed, or
     # whose containers have all succeeded: who turns quit off knows that its proxy runs on.
-    done = bool(mine.runs) and {*mine.runs, *other.runs} <= mine.succeeded
+    done = mine.done and {*other.runs} <= mine.succeeded
     farther = done or mine.reached - other.reached or mine.succeeded - other.succeeded
     hangs = other.complete or not (mine.end or farther)
     if other.end and hangs and (later := mine.seconds - other.seconds) >= HANGS:

@@ -130,6 +130,9 @@ def but(of: Half, **changed: Any) -> Half:
         (but(COMPLETE, seconds=80), COMPLETE, {"time"}),
         # A container that had succeeded does its work again, although the other Job hangs.
         (but(COMPLETE, runs={"main": 2}), but(HANGS, succeeded=frozenset({"main"})), {"runs"}),
+        # Its payload failed first, which the Job that hangs has not seen.
+        (but(COMPLETE, runs={"fetch": 2, "main": 2}), but(HANGS, runs={"fetch": 1, "main": 1},
+         succeeded=frozenset({"fetch"})), set()),
         # A Job that completes may take more tries than one that has failed before.
         (but(COMPLETE, runs={"fetch": 5}, failures=5, seconds=200), FAILED, set()),
         # A container that fails anyway is started again until its Job gives up.
@@ -137,7 +140,7 @@ def but(of: Half, **changed: Any) -> Half:
         # A container that never ran beside the other proxy may run.
         (but(FAILED, runs={"fetch": 4, "main": 1}), FAILED, set()),
     ],
-)
+)  # fmt: skip
 def test_one_of_a_pair_is_worse_off_by_these_rules(
     mine: Half, other: Half, rules: set[str]
 ) -> None:
