@@ -69,7 +69,9 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
     warnings = (_left(kept, "it has a restartPolicy or a resizePolicy of its own"),) if kept else ()
     made = (f"made native: {_listed(moved.values())}",) if moved else ()
     return Conversion(
-        ops=tuple(_operations(pod, moved)), reason="; ".join(made + warnings), warnings=warnings
+        ops=tuple(_operations(pod, moved)),
+        reason="; ".join(made + warnings),
+        warnings=warnings,
     )
 
 

@@ -94,7 +94,11 @@ def left_to_ambient(pod: Pod) -> str:
 
 
 def plan(
-    pod: Pod, how: StartPolicy, *, requested: bool = False, left: Left = left_to_ambient
+    pod: Pod,
+    how: StartPolicy,
+    *,
+    requested: bool = False,
+    left: Left = left_to_ambient,
 ) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
@@ -118,7 +122,10 @@ def plan(
     converted = native_sidecars.Conversion()
     if not none:
         converted = native_sidecars.convert(
-            pod, how, proxy_first=order.native, known=(own or how.mode) is not StartMode.NONE
+            pod,
+            how,
+            proxy_first=order.native,
+            known=(own or how.mode) is not StartMode.NONE,
         )
     ports, closed = peers.inbound_ports(pod, how.peers)
     lost = "" if none or order.native else ending.cut_off(pod)
@@ -294,7 +301,10 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
 
 
 def _on_request(
-    pod: Pod, how: StartPolicy, own: StartMode | None, merge: proxy_config.Merge
+    pod: Pod,
+    how: StartPolicy,
+    own: StartMode | None,
+    merge: proxy_config.Merge,
 ) -> _Order:
     """Ask for a native sidecar where it can be had and does no harm, else hold."""
     unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
@@ -313,7 +323,10 @@ def _on_request(
 
 
 def _unasked(
-    pod: Pod, how: StartPolicy, own: StartMode | None, merge: proxy_config.Merge
+    pod: Pod,
+    how: StartPolicy,
+    own: StartMode | None,
+    merge: proxy_config.Merge,
 ) -> _Order:
     """Leave the start to Istio, which makes the proxy native: without us it would be, too."""
     if own is not StartMode.NATIVE and (against := not_native.certain(pod, how)):
@@ -348,7 +361,11 @@ def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
 
 
 def _hold(
-    pod: Pod, merge: proxy_config.Merge, against: str = "", *, warnings: tuple[str, ...] = ()
+    pod: Pod,
+    merge: proxy_config.Merge,
+    against: str = "",
+    *,
+    warnings: tuple[str, ...] = (),
 ) -> _Order:
     """Hold; ``against`` says why the proxy is not to be native, if so."""
     reason, because = merge.reason, dict[str, str]()
@@ -363,7 +380,10 @@ def _hold(
 
 
 def _native(
-    own: StartMode | None, merge: proxy_config.Merge, how: StartPolicy, warnings: tuple[str, ...]
+    own: StartMode | None,
+    merge: proxy_config.Merge,
+    how: StartPolicy,
+    warnings: tuple[str, ...],
 ) -> _Order:
     """Ask for a native sidecar, unless the author says no to hold.
 
@@ -377,7 +397,13 @@ def _native(
         counted = f"{PROXY}: {ending.COUNTED}, which is 137 if it is killed"
         warnings = (*warnings, counted)
     writes = {NATIVE_SIDECAR: "true"}
-    return _Order("added native sidecar", "native", native=True, writes=writes, warnings=warnings)
+    return _Order(
+        "added native sidecar",
+        "native",
+        native=True,
+        writes=writes,
+        warnings=warnings,
+    )
 
 
 def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
@@ -418,7 +444,9 @@ def _too_large(pod: Pod, writes: dict[str, str]) -> str:
 
 
 def _entries(
-    field: str, there: dict[str, str] | None, entries: dict[str, str]
+    field: str,
+    there: dict[str, str] | None,
+    entries: dict[str, str],
 ) -> tuple[patch.Op, ...]:
     if not entries:
         return ()

@@ -112,7 +112,11 @@ How = Callable[[Pod], StartPolicy]
 
 
 def answer(
-    body: bytes, how: How, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
+    body: bytes,
+    how: How,
+    *,
+    inject: bool = False,
+    left: plan.Left = plan.left_to_ambient,
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
@@ -215,9 +219,14 @@ def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> Review
         response["warnings"] = [f"istio-aux: {text}"[:_MAX_LINE] for text in warnings]
     body = _encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return ReviewResult(
-        body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings,
+        body=body,
+        uid=uid,
+        pod=name,
+        outcome=outcome,
+        reason=reason,
+        warnings=warnings,
         job=planned.job,
-    )  # fmt: skip
+    )
 
 
 def _line(text: str, longest: int = _MAX_LINE) -> str:
