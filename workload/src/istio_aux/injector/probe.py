@@ -50,7 +50,8 @@ LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
 
 NOWHERE = refusal(
-    "there is no namespace where a dry run asks this injector and no other", reached=False
+    "there is no namespace where a dry run asks this injector and no other",
+    reached=False,
 )
 
 
@@ -264,12 +265,20 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-    nodes = await actions.list_kept(client, actions.NODES, actions.Node, {}, lambda node: node)
+    nodes = await actions.list_kept(
+        client,
+        actions.NODES,
+        actions.Node,
+        {},
+        lambda node: node,
+    )
     return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
 
 
 async def read_agents(
-    client: Client, node: str = "", tenants: Callable[[str], bool] = lambda _namespace: False
+    client: Client,
+    node: str = "",
+    tenants: Callable[[str], bool] = lambda _namespace: False,
 ) -> dict[str, list[Agent]]:
     """List the pods of Istio's CNI and of ztunnel, on a node or on all; those of tenants count not.
 

@@ -62,7 +62,9 @@ ON_REQUEST = NativeCheck(Capability.NATIVE, "sidecars are native on request")
 
 
 def dry_run_pod(
-    labels: Mapping[str, str], annotations: Mapping[str, str], **spec: str
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    **spec: str,
 ) -> dict[str, Any]:
     """The pod that dry runs create, with more of its spec."""
     return {

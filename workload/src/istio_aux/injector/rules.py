@@ -138,7 +138,10 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(
-    hooks: Iterable[Hook], facts: Facts, *, root: str | None = None
+    hooks: Iterable[Hook],
+    facts: Facts,
+    *,
+    root: str | None = None,
 ) -> tuple[Injector, ...]:
     """Decide for each injector whether it is live; at least one, sorted by configuration.
 
@@ -196,7 +199,10 @@ def _check(target: ClientConfig, facts: Facts) -> Injector:
         return Injector(state=State.REFUSED if probe.reached else State.NOT_PROBED, why=probe.why)
     native = probe.native
     return Injector(
-        state=State.LIVE, why="it injects", native=native.capability, native_why=native.why
+        state=State.LIVE,
+        why="it injects",
+        native=native.capability,
+        native_why=native.why,
     )
 
 

@@ -181,9 +181,10 @@ class Watcher:
         _log.log(
             logging.WARNING if names else logging.INFO,
             "%s: called before it: %s",
-            self._ours, ", ".join(names) or "none of Istio's configurations",
+            self._ours,
+            ", ".join(names) or "none of Istio's configurations",
             extra={"event": "order", "before": names},
-        )  # fmt: skip
+        )
 
     def _ask_again(self) -> None:
         """Ask all injectors now."""
@@ -290,21 +291,29 @@ class Watcher:
         return Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice, slices,
+            EndpointSlice,
+            slices,
             selection={"labelSelector": f"{SERVICE}={service.name}"},
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
             backoff=Backoff(first=0.25, longest=5.0),
-        )  # fmt: skip
+        )
 
     def _probe(self, target: ClientConfig) -> InjectorProbe:
         return InjectorProbe(
-            self._client, self._telemetry, target,
+            self._client,
+            self._telemetry,
+            target,
             # A webhook may be called in some namespaces only: those with our pods come first.
             questions=lambda: questions(
-                target, self._hooks, self._namespaces, self._selectors, self._namespaces.going
+                target,
+                self._hooks,
+                self._namespaces,
+                self._selectors,
+                self._namespaces.going,
             ),
-            news=self._news, rhythm=self._rhythm,
-        )  # fmt: skip
+            news=self._news,
+            rhythm=self._rhythm,
+        )
 
     async def _read_policies(self) -> None:
         """Read the injection policies again and again, also those of istiods that are away.
@@ -356,10 +365,11 @@ class Watcher:
         if planes.known:
             now = self._now().date
             self.since = {
-                name: known if (known := self.since.get(name)) and known.state == state
+                name: known
+                if (known := self.since.get(name)) and known.state == state
                 else Since(state, now)
                 for name, state in states.items()
-            }  # fmt: skip
+            }
             _report(before if before.known else ControlPlanes(), planes)
         self._changed(planes)
 
@@ -373,16 +383,21 @@ def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
             extra = {"event": "injector", **{name: getattr(injector, name) for name in fields}}
             _log.log(
                 logging.INFO if injector.state in _EXPECTED else logging.WARNING,
-                "%s: %s: %s", injector.configuration or "no injector", injector.state, injector.why,
+                "%s: %s: %s",
+                injector.configuration or "no injector",
+                injector.state,
+                injector.why,
                 extra=extra,
-            )  # fmt: skip
+            )
     capability, why = planes.native.capability, planes.native.why
     if why and planes.native != before.native:
         _log.log(
             logging.WARNING if capability is Capability.UNKNOWN else logging.INFO,
-            "start: %s: %s", capability, why,
+            "start: %s: %s",
+            capability,
+            why,
             extra={"event": "capability", "capability": capability, "why": why},
-        )  # fmt: skip
+        )
 
 
 def _service(target: ClientConfig) -> Service | None:
@@ -399,7 +414,9 @@ def _service(target: ClientConfig) -> Service | None:
 
 
 async def read_policy(
-    client: Client, plane: ControlPlane, known: InjectionPolicy | None
+    client: Client,
+    plane: ControlPlane,
+    known: InjectionPolicy | None,
 ) -> InjectionPolicy | None:
     """Read the policy of an istiod; None if it is unknown, as that of one behind a URL is.
 
@@ -419,9 +436,12 @@ async def read_policy(
     except (*UNDECODABLE, KeyError) as error:
         why, policy = f"no injection policy: {error}", known
     _log.debug(
-        "ConfigMap %s/%s: %s", plane.namespace, plane.config_map, why,
+        "ConfigMap %s/%s: %s",
+        plane.namespace,
+        plane.config_map,
+        why,
         extra={"event": "policy", "revision": plane.revision},
-    )  # fmt: skip
+    )
     return policy
 
 
@@ -449,7 +469,11 @@ async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
     """
     try:
         configurations = await actions.list_kept(
-            client, actions.CONFIGURATIONS, Configuration, {}, kept.configuration
+            client,
+            actions.CONFIGURATIONS,
+            Configuration,
+            {},
+            kept.configuration,
         )
     except UNREAD as error:  # One that cannot be read may be Istio's.
         return ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)
