@@ -56,7 +56,13 @@ async def check(client: Client, request: ClusterRequest) -> int:
     every, ignore = await _results(client, request), request.ignore
     found = [each for each in every if each.code not in ignore]
     ignored = findings.ignored(each.code for each in every if each.code in ignore)
-    report.show(request.output, found, report.check_text, to=request.to, ignored=ignored)
+    report.show(
+        request.output,
+        found,
+        report.check_text,
+        to=request.to,
+        ignored=ignored,
+    )
     return 0 if preflight.works(found) else cluster.FAILED
 
 
@@ -148,7 +154,8 @@ async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[Che
 
 
 async def _unready(
-    client: Client, configurations: Mapping[str, Configuration]
+    client: Client,
+    configurations: Mapping[str, Configuration],
 ) -> list[CheckResult]:
     """Find the installations behind whose webhook no pod is ready."""
     results = list[CheckResult]()
@@ -167,7 +174,9 @@ async def _unready(
 async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
     kubelets = await read_kubelets(client)
     return preflight.versions(
-        server, kubelets, await actions.served(client, f"{rights.ADMISSION}/v1")
+        server,
+        kubelets,
+        await actions.served(client, f"{rights.ADMISSION}/v1"),
     )
 
 
@@ -215,7 +224,9 @@ async def _rights_here(client: Client) -> Iterable[CheckResult]:
 
 
 async def _rights(
-    client: Client, settings: Settings, request: ClusterRequest
+    client: Client,
+    settings: Settings,
+    request: ClusterRequest,
 ) -> Iterable[CheckResult]:
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]
@@ -273,9 +284,12 @@ async def _pods(
     pods = preflight.pod_changes(seen, changes) if selects else ()
     cut = await _cut_off(client, found, mesh, namespaces) if selects else Counter[str]()
     return [
-        *preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting)),
-        *preflight.failures(failed), *preflight.cut_off(cut_pods, cut),
-    ]  # fmt: skip
+        *preflight.unselected(left_out),
+        *pods,
+        *preflight.counting(sorted(counting)),
+        *preflight.failures(failed),
+        *preflight.cut_off(cut_pods, cut),
+    ]
 
 
 async def _cut_off(
@@ -302,7 +316,11 @@ async def _cut_off(
 
 
 async def _moving(
-    client: Client, to: To, mesh: ControlPlanes, around: Surroundings, found: Installations
+    client: Client,
+    to: To,
+    mesh: ControlPlanes,
+    around: Surroundings,
+    found: Installations,
 ) -> list[CheckResult]:
     """Say what breaks or stays behind when the cluster goes native or ambient."""
     if not mesh.known or "namespaces" in around.watches.missing():
@@ -354,7 +372,9 @@ async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> A
 
 
 async def _admission(
-    client: Client, settings: Settings, selected: Mapping[str, Mapping[str, str]]
+    client: Client,
+    settings: Settings,
+    selected: Mapping[str, Mapping[str, str]],
 ) -> list[CheckResult]:
     """Create a pod by a dry run."""
     if (labels := settings.pod_selector.sample()) is None:

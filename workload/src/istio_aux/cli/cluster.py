@@ -109,7 +109,13 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             known[where] = labels.get(where)
             jobs |= await counting(client, where)
         kubelet = await kubelet_of(client, each, kubelets)
-        judged = found.judge(each, known[where], now, request.sidecars, kubelet=kubelet)
+        judged = found.judge(
+            each,
+            known[where],
+            now,
+            request.sidecars,
+            kubelet=kubelet,
+        )
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
         counted = native and owner and owner.uid in jobs
@@ -209,7 +215,13 @@ def show_audit(pods: report.Audit, request: ClusterRequest, now: datetime) -> in
     if request.holders:
         report.show(request.output, pods.holders(), report.holders_text, audit=pods)
     else:
-        report.show(request.output, pods.findings, report.audit_text, audit=pods, now=now)
+        report.show(
+            request.output,
+            pods.findings,
+            report.audit_text,
+            audit=pods,
+            now=now,
+        )
     if request.report:
         try:
             request.report.write_text(page(pods, now), "utf-8")
@@ -258,9 +270,10 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()
-        if uid not in owners and (not selects or each.namespace in labels)
+        if uid not in owners
+        and (not selects or each.namespace in labels)
         and now.wall - each.at.timestamp() < LATELY
-    ][: report.MOST]  # fmt: skip
+    ][: report.MOST]
     return tally.audit(
         found,
         among=request.among(tally.pods),
@@ -330,7 +343,9 @@ async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kub
 
 
 async def _namespaces(
-    client: Client, namespace: str | None, selectors: NamespaceSelectors | None = None
+    client: Client,
+    namespace: str | None,
+    selectors: NamespaceSelectors | None = None,
 ) -> tuple[dict[str, Labels], tuple[str, ...]]:
     """The labels of the namespaces in scope, by name, and why some are unknown.
 

@@ -100,9 +100,13 @@ def _audit(args: argparse.Namespace) -> int:
 
 def _mutate(args: argparse.Namespace) -> int:
     how = StartPolicy(
-        mode=args.start_mode, capability=args.capability, peers=args.peers,
-        pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars or (),
-    )  # fmt: skip
+        mode=args.start_mode,
+        capability=args.capability,
+        peers=args.peers,
+        pods=args.pod_selector,
+        inject=args.inject_selector,
+        sidecars=args.sidecars or (),
+    )
     return files.mutate(args.files, how, args.output)
 
 
@@ -174,7 +178,13 @@ def parser() -> argparse.ArgumentParser:
         summary, epilog = TEXTS[name]
         about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80)
         epilog = _CALL.sub(_program(), epilog)
-        command = add(name, formatter_class=layout, help=summary, description=about, epilog=epilog)
+        command = add(
+            name,
+            formatter_class=layout,
+            help=summary,
+            description=about,
+            epilog=epilog,
+        )
         command.set_defaults(run=run, parser=command)
         for each in arguments.split():
             flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
@@ -225,12 +235,16 @@ def _config(path: str) -> Installation:
 _NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"
 
 _target = matching(
-    f"(?:{_NAME}/)?{_NAME}", "TYPE/NAME, the name of a pod, or a TYPE", lambda found: found[0]
+    f"(?:{_NAME}/)?{_NAME}",
+    "TYPE/NAME, the name of a pod, or a TYPE",
+    lambda found: found[0],
 )
 _user = matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
 _count = matching("0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0]))
 _capability = matching(
-    "unasked|native|classic", "unasked, native or classic", lambda found: Capability(found[0])
+    "unasked|native|classic",
+    "unasked, native or classic",
+    lambda found: Capability(found[0]),
 )
 
 
@@ -249,7 +263,13 @@ _VALUES = {
     "sidecars": "NAME=HOW,...",
 }
 _POSITIONAL = {"targets", "shell"}
-_SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
+_SHORT = {
+    "all-namespaces": "-A",
+    "file": "-f",
+    "namespace": "-n",
+    "output": "-o",
+    "selector": "-l",
+}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
         "TARGET",

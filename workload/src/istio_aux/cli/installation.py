@@ -65,9 +65,11 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         options, namespace = self.settings.pod_options, pod.metadata.namespace
         selected = labels is None or options.namespaces.matches(labels)
         scope = QuitScope(
-            mode=self.settings.quit, options=options, applications=self.applications,
+            mode=self.settings.quit,
+            options=options,
+            applications=self.applications,
             namespaces={namespace} if selected else set(),
-        )  # fmt: skip
+        )
         chosen = options.pods.matches(pod.labels)
         why = scope.left_out(namespace, application_of(pod.metadata), chosen=chosen)
         if not why:
@@ -186,14 +188,23 @@ class Installations(msgspec.Struct, frozen=True):
         if self.problems or self.gap:
             why = "; ".join(self.problems) or why
             return Judgement(ours, facts, decision, "unknown", decision.reason, why)
-        return Judgement(ours, facts, decision, "ignore", decision.reason, why, change)
+        return Judgement(
+            ours,
+            facts,
+            decision,
+            "ignore",
+            decision.reason,
+            why,
+            change,
+        )
 
 
 NOT_INSTALLED = LeftOut("istio-aux is not installed in this cluster")
 
 
 def installations(
-    configurations: Iterable[Configuration], unreadable: Iterable[str] = ()
+    configurations: Iterable[Configuration],
+    unreadable: Iterable[str] = (),
 ) -> Installations:
     """The installations whose webhook configurations these are, by their names.
 

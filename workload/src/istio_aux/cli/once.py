@@ -91,9 +91,14 @@ class _FreeRun:
         self._watches = Watches(client, telemetry)
         self._leadership = Leadership(held=False)
         self._quit = QuitController(
-            client, self._labels, telemetry, self._events, QuitScope(policy=policy),
-            leadership=self._leadership, ended=self._ends.__setitem__,
-        )  # fmt: skip
+            client,
+            self._labels,
+            telemetry,
+            self._events,
+            QuitScope(policy=policy),
+            leadership=self._leadership,
+            ended=self._ends.__setitem__,
+        )
 
     def consider(self, pod: Pod, kubelet: Kubelet) -> None:
         """Find out whether the pod hangs; of others, those count that are named or blocked.
@@ -143,7 +148,13 @@ class _FreeRun:
             forbidden = await self._free(scope)
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
         among = self._request.among(self._looked_at, self._client.namespace)
-        report.show(self._request.output, found, report.quits_text, dry_run=dry_run, among=among)
+        report.show(
+            self._request.output,
+            found,
+            report.quits_text,
+            dry_run=dry_run,
+            among=among,
+        )
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
@@ -257,19 +268,36 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
     def relabelled(namespace: str) -> None:
         repair.store.invalidate(namespace)
 
-    around = Surroundings(client, settings, telemetry, changed=mesh_changed, relabelled=relabelled)
+    around = Surroundings(
+        client,
+        settings,
+        telemetry,
+        changed=mesh_changed,
+        relabelled=relabelled,
+    )
     events = Events(client, socket.gethostname(), source="/".join(settings.lease or ()))
     leadership = Leadership(held=False)
     repair = RepairController(
-        client, around.namespaces, telemetry, events,
+        client,
+        around.namespaces,
+        telemetry,
+        events,
         policy=RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours),
-        options=settings.pod_options, going=around.namespaces.going,
-        limits=RolloutLimits(restarts=request.limit), restarted=done.__setitem__,
+        options=settings.pod_options,
+        going=around.namespaces.going,
+        limits=RolloutLimits(restarts=request.limit),
+        restarted=done.__setitem__,
         leadership=leadership,
-    )  # fmt: skip
+    )
     repair.store.set_applications(ours.applications)
     path = actions.collection("v1", "pods", request.namespace or "")
-    pods = around.watches.add("pods", path, Pod, repair.store, selection=actions.NOT_TERMINAL)
+    pods = around.watches.add(
+        "pods",
+        path,
+        Pod,
+        repair.store,
+        selection=actions.NOT_TERMINAL,
+    )
     async with around.watched(events.run(), repair.run(pods.synced)):
         watches = around.watches
         known = await until(lambda: watches.refused or pods.synced.is_set(), left(PATIENCE))
@@ -292,7 +320,9 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
 
 
 def _restarts(
-    repair: RepairController, done: Mapping[Key, Restart], request: ClusterRequest
+    repair: RepairController,
+    done: Mapping[Key, Restart],
+    request: ClusterRequest,
 ) -> Iterator[RestartVerdict]:
     """The pods that were restarted, or the first ones that would be, and why the others not."""
     for key, action in done.items():

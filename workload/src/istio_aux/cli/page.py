@@ -75,7 +75,10 @@ def page(audit: Audit, now: datetime) -> str:
     table = f"<table><thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{more}"
     text = Path(__file__).with_name("page.html").read_text("utf-8")
     return Template(text).substitute(
-        head=head, tiles=_tiles(held, now), table=table if rows else "", foot=_foot(audit, now)
+        head=head,
+        tiles=_tiles(held, now),
+        table=table if rows else "",
+        foot=_foot(audit, now),
     )
 
 
@@ -103,8 +106,9 @@ def _tiles(held: Sequence[Finding], now: datetime) -> str:
     cpus, memory = Requests(millicpu=amounts.millicpu), Requests(memory=amounts.memory)
     seconds = sum(
         each.requests.gpus * max(0.0, (now - each.since).total_seconds())
-        for each in held if each.requests and each.since
-    )  # fmt: skip
+        for each in held
+        if each.requests and each.since
+    )
     tiles = {
         "pods kept": str(len(held)),
         "GPUs held": str(amounts.gpus),

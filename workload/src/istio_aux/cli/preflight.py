@@ -87,7 +87,13 @@ def _ok(check: str, what: str) -> CheckResult:
     return CheckResult(check, Verdict.OK, what)
 
 
-def _note(check: str, code: Code, what: str, do: str = "", run: str = "") -> CheckResult:
+def _note(
+    check: str,
+    code: Code,
+    what: str,
+    do: str = "",
+    run: str = "",
+) -> CheckResult:
     return CheckResult(check, Verdict.NOTE, what, do, code, run=run)
 
 
@@ -124,7 +130,9 @@ def _tagged(tags: Counter[str] | None) -> str:
 
 
 def versions(
-    server: str, kubelets: Mapping[str, str], kinds: Container[str]
+    server: str,
+    kubelets: Mapping[str, str],
+    kinds: Container[str],
 ) -> Iterator[CheckResult]:
     """Judge the API server's version, kubelets' versions by node, and the served admission kinds.
 
@@ -170,7 +178,13 @@ def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
     may, quit_ = "may look at pods", f"\nistio-aux quit -n {namespace}" if frees else ""
     what = f"{here} {may}{' and free those that hang' if frees else ''}"
     do = "look at them; an admin's account checks the cluster"
-    return _note("rights", Code.RIGHTS, what, do, f"istio-aux audit -n {namespace}{quit_}")
+    return _note(
+        "rights",
+        Code.RIGHTS,
+        what,
+        do,
+        f"istio-aux audit -n {namespace}{quit_}",
+    )
 
 
 def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
@@ -228,15 +242,18 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
 
 _NOT_LIVE = {
     State.ABSENT: (
-        Code.NO_INJECTOR, "install Istio, or relate istio-aux to the Istio that is there"
+        Code.NO_INJECTOR,
+        "install Istio, or relate istio-aux to the Istio that is there",
     ),
     State.DEACTIVATED: (
-        Code.NO_INJECTOR, "activate a revision: `istioctl tag set default --revision ...`"
+        Code.NO_INJECTOR,
+        "activate a revision: `istioctl tag set default --revision ...`",
     ),
     State.NO_CA_BUNDLE: (Code.NO_CA, "start istiod; it writes its CA into the configuration"),
     State.UNREADABLE: (Code.NO_CA, "restart istiod; it writes its CA into the configuration"),
     State.NO_SERVICE: (
-        Code.NO_ISTIOD, "install or start the istiod that the configuration names, or delete it"
+        Code.NO_ISTIOD,
+        "install or start the istiod that the configuration names, or delete it",
     ),
     State.NO_ENDPOINT: (Code.NO_ISTIOD, "start istiod"),
     State.REFUSED: (
@@ -244,9 +261,10 @@ _NOT_LIVE = {
         "see the log of istiod, and what is between the API server and its port 15017",
     ),
     State.NOT_PROBED: (
-        Code.NOT_PROBED, "let the workload create pods as dry runs in a namespace that is injected"
+        Code.NOT_PROBED,
+        "let the workload create pods as dry runs in a namespace that is injected",
     ),
-}  # fmt: skip
+}
 """What is so in each state of an injector, and what to do."""
 
 
@@ -255,7 +273,8 @@ _AWAY = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOI
 
 
 def injectors(
-    mesh: ControlPlanes, configurations: Mapping[str, Configuration]
+    mesh: ControlPlanes,
+    configurations: Mapping[str, Configuration],
 ) -> Iterator[CheckResult]:
     """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
     for injector in mesh.injectors:
@@ -316,7 +335,13 @@ def namespaces(
     if others:
         do = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
         run = f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled"
-        yield _note(check, Code.NOT_INJECTED, f"{what}: {listed(others, most=NAMED)}", do, run)
+        yield _note(
+            check,
+            Code.NOT_INJECTED,
+            f"{what}: {listed(others, most=NAMED)}",
+            do,
+            run,
+        )
 
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
@@ -335,7 +360,13 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
         what = f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
         what += "; new pods there do not start, or outside the mesh"
         run = f"kubectl get pods -A -l {AGENTS[name]} -o wide"
-        yield _problem("ambient", Code.NO_AGENT, what, "look at its pods there", run)
+        yield _problem(
+            "ambient",
+            Code.NO_AGENT,
+            what,
+            "look at its pods there",
+            run,
+        )
     if not lacking:
         yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
 
@@ -346,14 +377,30 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, str], int]]) -> Iterato
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
         what = f"{name} is injected and not selected, and has {number} Job-like pods"
-        yield _note(check, Code.NOT_SELECTED, f"{what}: their proxies do not end", do, change)
+        yield _note(
+            check,
+            Code.NOT_SELECTED,
+            f"{what}: their proxies do not end",
+            do,
+            change,
+        )
     if (more := len(namespaces) - NAMED) > 0:
         rest = f"and {more} more such namespaces"
-        yield _note(check, Code.NOT_SELECTED, rest, "see all of them", "istio-aux audit")
+        yield _note(
+            check,
+            Code.NOT_SELECTED,
+            rest,
+            "see all of them",
+            "istio-aux audit",
+        )
 
 
 def change(
-    pod: Pod, expectation: Expectation, how: StartPolicy, policy: QuitPolicy, now: Moment
+    pod: Pod,
+    expectation: Expectation,
+    how: StartPolicy,
+    policy: QuitPolicy,
+    now: Moment,
 ) -> str | None:
     """Say what istio-aux would do about a pod that is there; None: nothing.
 
@@ -456,6 +503,8 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
 def finished(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
-        result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
+        result,
+        what=one_line(result.what, LONGEST - 1),
+        do=one_line(result.do, LONGEST - 1),
         see=Code(result.code).page if result.code else "",
-    )  # fmt: skip
+    )

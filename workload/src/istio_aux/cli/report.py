@@ -182,17 +182,24 @@ def explain(
     wishes = (str(each) for each in notes if each.code not in ignore)
     starts = filter(None, (start or effective_start(pod), *wishes))
     return Explanation(
-        **about.key._asdict(), action=judged.action, reason=reason,
-        containers=judged.facts.table, start="; ".join(starts) or None,
+        **about.key._asdict(),
+        action=judged.action,
+        reason=reason,
+        containers=judged.facts.table,
+        start="; ".join(starts) or None,
         end=str(end) if end.text and end.code not in ignore else "",
-        installation=judged.installation.name, state=state, code=code if state else None,
+        installation=judged.installation.name,
+        state=state,
+        code=code if state else None,
         codes=tuple(each for each in codes if each not in ignore),
         ignored=tuple(each for each in codes if each in ignore),
         verdict="" if decision.action == judged.action else decision.action,
-        left_out=left_out, change=judged.change, restart=restart,
+        left_out=left_out,
+        change=judged.change,
+        restart=restart,
         free=sentences.free(about.namespace, about.name) if stuck and left_out else "",
         policy=mishap.policy if mishap and state else "",
-    )  # fmt: skip
+    )
 
 
 def audit(
@@ -215,10 +222,16 @@ def audit(
         case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
             fix, restart = sentences.mesh_again(pod)
             return Finding(
-                **about_pod(pod), state="unmeshed", code=code,
-                since=pod.metadata.creation_timestamp, action="report", reason=reason,
-                configuration=expectation.configuration, fix=fix, restart=restart,
-            )  # fmt: skip
+                **about_pod(pod),
+                state="unmeshed",
+                code=code,
+                since=pod.metadata.creation_timestamp,
+                action="report",
+                reason=reason,
+                configuration=expectation.configuration,
+                fix=fix,
+                restart=restart,
+            )
         case ReportUnmeshed():
             return action.reason if action.doubted else expectation.reason
         case _:
@@ -262,7 +275,14 @@ def outside(
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
     settled = (now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED
-    action = decide(new, expectation, policy, live=None, settled=settled, listens=listens)
+    action = decide(
+        new,
+        expectation,
+        policy,
+        live=None,
+        settled=settled,
+        listens=listens,
+    )
     return action, expectation
 
 
@@ -284,7 +304,10 @@ def about_pod(pod: Pod) -> dict[str, Any]:
 
 
 def show(
-    output: Output, items: Iterable[msgspec.Struct], text: Callable[..., str], **facts: object
+    output: Output,
+    items: Iterable[msgspec.Struct],
+    text: Callable[..., str],
+    **facts: object,
 ) -> None:
     """Print an answer: its items as ``output`` says, or as ``text``.
 
@@ -327,7 +350,11 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
 
 
 def audit_text(
-    findings: Sequence[Finding], terminal: Terminal, *, audit: Audit, now: datetime | None = None
+    findings: Sequence[Finding],
+    terminal: Terminal,
+    *,
+    audit: Audit,
+    now: datetime | None = None,
 ) -> str:
     """A table, what holds pods and why no installation looks after them, and a summary.
 
@@ -369,7 +396,11 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal, *, audit: Audit)
 
 
 def check_text(
-    results: Sequence[CheckResult], terminal: Terminal, *, to: str = "", ignored: str = ""
+    results: Sequence[CheckResult],
+    terminal: Terminal,
+    *,
+    to: str = "",
+    ignored: str = "",
 ) -> str:
     """A table, group by group, what to do below each line, and a summary.
 
@@ -419,7 +450,11 @@ def restarts_text(
 
 
 def quits_text(
-    verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: bool, among: str
+    verdicts: Sequence[QuitVerdict],
+    terminal: Terminal,
+    *,
+    dry_run: bool,
+    among: str,
 ) -> str:
     """A table, and a summary with what the pods gave back."""
     if not verdicts:

@@ -82,7 +82,11 @@ class Terminal(NamedTuple):
         return f"\x1b[{cell.style}m{text}\x1b[0m"
 
     def table(
-        self, titles: str, rows: Iterable[Sequence[str | Cell]], *, indent: str = ""
+        self,
+        titles: str,
+        rows: Iterable[Sequence[str | Cell]],
+        *,
+        indent: str = "",
     ) -> list[str]:
         """The lines of a table; none without rows. In a terminal the last cell wraps.
 
@@ -114,7 +118,10 @@ class Terminal(NamedTuple):
         below = self.width - taken < _NARROWEST
         margin = len(head) - len(head.lstrip()) + _BELOW if below else taken
         wrapped = textwrap.wrap(
-            plain, max(self.width - margin, _LEAST), break_on_hyphens=False, break_long_words=False
+            plain,
+            max(self.width - margin, _LEAST),
+            break_on_hyphens=False,
+            break_long_words=False,
         )
         lines = [" " * margin + self.paint(Cell(line, text.style)) for line in wrapped]
         if below:

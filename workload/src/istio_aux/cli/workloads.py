@@ -184,7 +184,10 @@ async def find(
 
 
 async def list_pods(
-    client: Client, namespace: str, fields: Mapping[str, str], selector: Selector = _ALL
+    client: Client,
+    namespace: str,
+    fields: Mapping[str, str],
+    selector: Selector = _ALL,
 ) -> AsyncGenerator[Pod | Unreadable]:
     """List pods, each once: a list that starts again shows pods twice.
 
@@ -331,7 +334,9 @@ class _Search(msgspec.Struct):
         return f"{no_type}; types with pods: {listed(known)}"
 
     async def _owned(
-        self, target: _Target, kind: ServedType
+        self,
+        target: _Target,
+        kind: ServedType,
     ) -> AsyncGenerator[Pod | Unreadable | str]:
         """Yield the pods of one object, or of all objects of a type."""
         uid, where, found = "", target.namespace, False
@@ -364,7 +369,10 @@ class _Search(msgspec.Struct):
         self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
-        self, pod: Pod, namespace: str, wanted: Callable[[OwnerReference], bool]
+        self,
+        pod: Pod,
+        namespace: str,
+        wanted: Callable[[OwnerReference], bool],
     ) -> bool:
         """Whether an object that is ``wanted`` owns the pod, over any number of others."""
         known, due = set[str](), [*(pod.metadata.owner_references or ())]
@@ -386,7 +394,13 @@ class _Search(msgspec.Struct):
         self.listed[key] = ""
         path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
         # Only metadata: a tenant may name a Secret as the owner of a pod.
-        pages = actions.pages(self.client, path, Named, {}, accept=actions.ONLY_METADATA)
+        pages = actions.pages(
+            self.client,
+            path,
+            Named,
+            {},
+            accept=actions.ONLY_METADATA,
+        )
         try:
             async for page in pages:
                 found = (item.metadata for item in page.items)
@@ -427,7 +441,10 @@ async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]
 
 
 async def refused_pods(
-    client: Client, namespace: str, uid: str = "", reasons: Sequence[str] = REFUSED
+    client: Client,
+    namespace: str,
+    uid: str = "",
+    reasons: Sequence[str] = REFUSED,
 ) -> Mapping[str, RefusedPods]:
     """Read from Events whose pods were refused last, by UID; of one object, if ``uid`` is given.
 
