@@ -146,12 +146,16 @@ class Connection(web.RequestHandler, Peer):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(
-            listener.server, loop=listener.loop, access_log=cast("Any", None),
+            listener.server,
+            loop=listener.loop,
+            access_log=cast("Any", None),
             lingering_time=listener.limits.linger,
             auto_decompress=False,  # A few bytes of gzip can be gigabytes.
-            max_line_size=4096, max_field_size=4096, max_headers=32,  # aiohttp allows 2 MiB.
+            max_line_size=4096,
+            max_field_size=4096,
+            max_headers=32,  # aiohttp allows 2 MiB.
             read_bufsize=BUFFER,
-        )  # fmt: skip
+        )
         self.listener = listener
         self.wait("handshake")
 
@@ -320,9 +324,13 @@ class Listener:
         if not self.context:
             return connection
         return _Tls(
-            self.loop, connection, self.context(), cast("Any", None),
-            server_side=True, ssl_shutdown_timeout=self.limits.request,
-        )  # fmt: skip
+            self.loop,
+            connection,
+            self.context(),
+            cast("Any", None),
+            server_side=True,
+            ssl_shutdown_timeout=self.limits.request,
+        )
 
     async def close(self, patience: float) -> None:
         """Accept no more, close idle connections, and after ``patience`` seconds all others."""

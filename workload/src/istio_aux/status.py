@@ -48,17 +48,27 @@ RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any
 def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
     """What the charm shows of a status: without times, counters and numbers of attempts."""
     return (
-        status.stuck_total, status.blocked_total, status.lost_total, status.unstarted_total,
+        status.stuck_total,
+        status.blocked_total,
+        status.lost_total,
+        status.unstarted_total,
         status.unmeshed_total,
-        status.called_before_us, status.capability, status.capability_why, status.certificate,
-        status.injector_live, status.selected_namespaces, status.selected_total,
-        status.unmeshed_unknown, status.applications, status.ambient_total,
+        status.called_before_us,
+        status.capability,
+        status.capability_why,
+        status.certificate,
+        status.injector_live,
+        status.selected_namespaces,
+        status.selected_total,
+        status.unmeshed_unknown,
+        status.applications,
+        status.ambient_total,
         # Their number changes all the time; the last one matters where no new one comes.
         status.sidecars and status.sidecars.pods > 0 if status.absent or status.ambient else None,
         [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
         [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
-    )  # fmt: skip
+    )
 
 
 def page(
@@ -77,7 +87,9 @@ def page(
     begin = bisect_right(pods, (namespace, name), key=place)
     shown = [
         msgspec.structs.replace(
-            pod, reason=shortened(pod.reason, TEXT - 1), owner=shortened(pod.owner, TEXT - 1)
+            pod,
+            reason=shortened(pod.reason, TEXT - 1),
+            owner=shortened(pod.owner, TEXT - 1),
         )
         for pod in pods[begin : begin + limit]
     ]
@@ -86,12 +98,19 @@ def page(
 
 
 def listed(
-    unmeshed: Iterable[answers.Unmeshed], troubled: Iterable[tuple[str, answers.TroubledPod]]
+    unmeshed: Iterable[answers.Unmeshed],
+    troubled: Iterable[tuple[str, answers.TroubledPod]],
 ) -> Iterator[ListedPod]:
     """Yield the pods as the pages show them."""
     for pod in unmeshed:
         yield ListedPod(
-            pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner, code=pod.code
+            pod.namespace,
+            pod.name,
+            "unmeshed",
+            pod.reason,
+            pod.since,
+            pod.owner,
+            code=pod.code,
         )
     for state, pod in troubled:
         if state in STATES:
@@ -176,7 +195,8 @@ def application(
             holders=holders if answers.HELD & {*states} else (),
         )
         return web.Response(
-            body=printable_json(msgspec.json.encode(shown)), content_type="application/json"
+            body=printable_json(msgspec.json.encode(shown)),
+            content_type="application/json",
         )
 
     async def show_metrics(_request: web.Request) -> web.Response:

@@ -71,17 +71,24 @@ class Surroundings:
         """
         self.namespaces = Namespaces(relabelled)
         self.injectors = Watcher(
-            client, self.namespaces, telemetry, changed=changed,
-            ours=settings.webhook_configuration, root=settings.root_namespace,
-            selectors=settings.namespace_selectors, clock=clock,
-        )  # fmt: skip
+            client,
+            self.namespaces,
+            telemetry,
+            changed=changed,
+            ours=settings.webhook_configuration,
+            root=settings.root_namespace,
+            selectors=settings.namespace_selectors,
+            clock=clock,
+        )
         self.watches = Watches(client, telemetry)
         there = self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
         configured = self.watches.add(
             "order" if ordered else "injectors",
-            actions.CONFIGURATIONS, Configuration, self.injectors.configurations,
+            actions.CONFIGURATIONS,
+            Configuration,
+            self.injectors.configurations,
             need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
-        )  # fmt: skip
+        )
         self._listed = there.synced, configured.synced
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -123,7 +130,8 @@ class Watches:
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
         unreadable = telemetry.gauge(
-            "unreadable_objects", "Kubernetes objects that exist and cannot be read."
+            "unreadable_objects",
+            "Kubernetes objects that exist and cannot be read.",
         )
         unreadable.set_function(lambda: len(self.unreadable()))
 
@@ -138,9 +146,13 @@ class Watches:
     ) -> Watch[T]:
         """Add a collection; the handlers receive each change in this order."""
         watch = Watch(
-            self._client, path, kind, _FanOut(handlers, self._telemetry),
-            selection=selection, restarted=self._count_restart,
-        )  # fmt: skip
+            self._client,
+            path,
+            kind,
+            _FanOut(handlers, self._telemetry),
+            selection=selection,
+            restarted=self._count_restart,
+        )
         self._watches[name] = watch, need
         return watch
 

@@ -75,39 +75,67 @@ class Wiring:
         source = "/".join(settings.lease or ())
         self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
         self._around = Surroundings(
-            self.client, settings, self.telemetry,
-            changed=self._control_planes_changed, relabelled=self._relabelled, clock=clock,
+            self.client,
+            settings,
+            self.telemetry,
+            changed=self._control_planes_changed,
+            relabelled=self._relabelled,
+            clock=clock,
             ordered=settings.webhook_configuration is not None,
-        )  # fmt: skip
+        )
         self._watches, self._injectors = self._around.watches, self._around.injectors
         self._leadership = Leadership()
         if lease := settings.lease:
             self._leadership = Lease(
-                self.client, *lease, identity or own_identity(settings.webhook_address.port),
-                checkpoint=self._checkpoint, recall=self._recall, unfit=self._watches.dead,
+                self.client,
+                *lease,
+                identity or own_identity(settings.webhook_address.port),
+                checkpoint=self._checkpoint,
+                recall=self._recall,
+                unfit=self._watches.dead,
                 clock=clock,
-            )  # fmt: skip
+            )
         self.webhook = AdmissionWebhook(
-            self.telemetry, self._start_of, self.client, left=self._injectors.left_to_ambient
+            self.telemetry,
+            self._start_of,
+            self.client,
+            left=self._injectors.left_to_ambient,
         )
         self._scope = QuitScope(
-            policy=settings.quit_policy, limits=settings.quit_limits, mode=settings.quit,
+            policy=settings.quit_policy,
+            limits=settings.quit_limits,
+            mode=settings.quit,
             options=settings.pod_options,
-        )  # fmt: skip
+        )
         self._quit = QuitController(
-            self.client, self._around.namespaces, self.telemetry, self._events, self._scope,
-            clock=clock, leadership=self._leadership,
-        )  # fmt: skip
+            self.client,
+            self._around.namespaces,
+            self.telemetry,
+            self._events,
+            self._scope,
+            clock=clock,
+            leadership=self._leadership,
+        )
         self._repair = RepairController(
-            self.client, self._around.namespaces, self.telemetry, self._events,
-            policy=settings.repair_policy, options=settings.pod_options, clock=clock,
-            going=self._around.namespaces.going, leadership=self._leadership,
-        )  # fmt: skip
+            self.client,
+            self._around.namespaces,
+            self.telemetry,
+            self._events,
+            policy=settings.repair_policy,
+            options=settings.pod_options,
+            clock=clock,
+            going=self._around.namespaces.going,
+            leadership=self._leadership,
+        )
         self._listed = self._watch_pods()
         self._limits = Limits()
         self._limited = [
             self._watches.add(
-                name, actions.collection("v1", name), kind, self._limits, need=Need.NEVER
+                name,
+                actions.collection("v1", name),
+                kind,
+                self._limits,
+                need=Need.NEVER,
             )
             for name, kind in LIMITED.items()
         ]
@@ -132,10 +160,13 @@ class Wiring:
             return asyncio.Event()
         handlers = [*([self._quit] if quits else []), *([self._repair.store] if repairs else [])]
         return self._watches.add(
-            "pods", actions.PODS, Pod, *handlers,
+            "pods",
+            actions.PODS,
+            Pod,
+            *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
             selection=actions.NOT_TERMINAL if repairs else actions.JOBS,
-        ).synced  # fmt: skip
+        ).synced
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
