@@ -208,11 +208,15 @@ def application(
 
     application = web.Application()
     application.on_response_prepare.append(last)
-    application.router.add_get("/livez", livez)
-    application.router.add_get("/readyz", readyz)
-    application.router.add_get("/status", show_status)
-    application.router.add_get("/pods", show_pods)
-    application.router.add_get("/metrics", show_metrics)
+    application.add_routes(
+        [
+            web.get("/livez", livez),
+            web.get("/readyz", readyz),
+            web.get("/status", show_status),
+            web.get("/pods", show_pods),
+            web.get("/metrics", show_metrics),
+        ]
+    )
     return application
 
 
@@ -239,8 +243,12 @@ async def send_notices(
                 else:
                     pause = backoff.next()
                     if trouble != before:  # Pebble may be away for long.
-                        extra = {"event": "notice"}
-                        _log.warning("%s: notice not added: %s", socket, trouble, extra=extra)
+                        _log.warning(
+                            "%s: notice not added: %s",
+                            socket,
+                            trouble,
+                            extra={"event": "notice"},
+                        )
             await asyncio.sleep(pause)
 
 

@@ -81,8 +81,13 @@ class Telemetry:
         **more: Any,
     ) -> M:
         if name not in self._made:
-            full = f"istio_aux_{name}"
-            made = kind(full, meaning, [*labels], registry=self._registry, **more)
+            made = kind(
+                f"istio_aux_{name}",
+                meaning,
+                [*labels],
+                registry=self._registry,
+                **more,
+            )
             for values in product(*labels.values()) if labels else ():
                 made.labels(*values)
             self._made[name] = made
@@ -104,8 +109,11 @@ class Recorder:
         """An unhandled exception was caught; the task names what failed if ``about`` does not."""
         task = asyncio.current_task()
         self._telemetry.internal_errors.inc()
-        name = about or (task and task.get_name())
-        _log.exception("%s", name, extra={"event": "internal-error"})
+        _log.exception(
+            "%s",
+            about or (task and task.get_name()),
+            extra={"event": "internal-error"},
+        )
 
     def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
         if _log.isEnabledFor(level):

@@ -72,8 +72,12 @@ class Wiring:
         self.client = client or Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = settings.start(Capability.UNKNOWN)
-        source = "/".join(settings.lease or ())
-        self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
+        self._events = Events(
+            self.client,
+            socket.gethostname(),
+            source="/".join(settings.lease or ()),
+            clock=clock,
+        )
         self._around = Surroundings(
             self.client,
             settings,
@@ -140,17 +144,30 @@ class Wiring:
             for name, kind in LIMITED.items()
         ]
         self._credentials = credentials
-        gauge, when = self.telemetry.gauge, "When the present token"
-        gauge("ready", "Whether /readyz answers 200.").set_function(lambda: self._ready)
-        leads = gauge("leader", "Whether this process is the one that acts.")
-        leads.set_function(lambda: self._leadership.held)
-        have = "Pods that istio-aux looks after and that have a sidecar; NaN: not known."
-        with_sidecar = gauge("pods_with_sidecar", have)
-        with_sidecar.set_function(lambda: found.pods if (found := self._sidecars()) else math.nan)
-        issued = gauge("token_issue_timestamp_seconds", f"{when} was issued; 0: not known.")
-        issued.set_function(lambda: self._token_life().iat)
-        expires = gauge("token_expiration_timestamp_seconds", f"{when} expires; 0: not known.")
-        expires.set_function(lambda: self._token_life().exp)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "ready": (
+                "Whether /readyz answers 200.",
+                lambda: self._ready,
+            ),
+            "leader": (
+                "Whether this process is the one that acts.",
+                lambda: self._leadership.held,
+            ),
+            "pods_with_sidecar": (
+                "Pods that istio-aux looks after and that have a sidecar; NaN: not known.",
+                lambda: found.pods if (found := self._sidecars()) else math.nan,
+            ),
+            "token_issue_timestamp_seconds": (
+                "When the present token was issued; 0: not known.",
+                lambda: self._token_life().iat,
+            ),
+            "token_expiration_timestamp_seconds": (
+                "When the present token expires; 0: not known.",
+                lambda: self._token_life().exp,
+            ),
+        }
+        for name, (meaning, value) in gauges.items():
+            self.telemetry.gauge(name, meaning).set_function(value)
 
     def _watch_pods(self) -> asyncio.Event:
         """Watch pods for the controllers that are on; the event is set when all are listed."""
@@ -300,12 +317,19 @@ class Wiring:
     def _start_of(self, pod: Pod) -> StartPolicy:
         """How a new pod starts, by its injector and by what its namespace allows."""
         known = all(watch.synced.is_set() for watch in self._limited)
-        limits = self._limits.of(pod.metadata.namespace) if known else None
-        return self._injectors.start(structs.replace(self._start, limits=limits), pod)
+        return self._injectors.start(
+            structs.replace(
+                self._start,
+                limits=self._limits.of(pod.metadata.namespace) if known else None,
+            ),
+            pod,
+        )
 
     def _control_planes_changed(self, control_planes: ControlPlanes) -> None:
-        capability = control_planes.native.capability
-        self._start = structs.replace(self._start, capability=capability)
+        self._start = structs.replace(
+            self._start,
+            capability=control_planes.native.capability,
+        )
         self._scope.istiod = control_planes.istiod
         self._repair.store.set_injectors(control_planes)
 

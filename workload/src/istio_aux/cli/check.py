@@ -72,8 +72,13 @@ async def _results(client: Client, request: ClusterRequest) -> list[CheckResult]
         async with asyncio.timeout(request.patience):
             await _run_checks(client, request, found)
     except TimeoutError:
-        late = f"the other checks were not finished within {request.patience:g} s"
-        found.append(preflight.unknown("time", late, "check again, with more time"))
+        found.append(
+            preflight.unknown(
+                "time",
+                f"the other checks were not finished within {request.patience:g} s",
+                "check again, with more time",
+            )
+        )
     return [preflight.finished(each) for each in found]
 
 
@@ -96,12 +101,24 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         refused = around.watches.forbidden
-        known = None if "injectors" in missing else configurations.values()
-        results[:0] = await _tried("versions", _images(client, server, found, known))
+        results[:0] = await _tried(
+            "versions",
+            _images(
+                client,
+                server,
+                found,
+                None if "injectors" in missing else configurations.values(),
+            ),
+        )
         for name, why in missing.items():
             kind = refused.get(name)
-            may_not = f"this account may not list {kind}" if kind else why
-            results.append(preflight.unknown(name, may_not, grant))
+            results.append(
+                preflight.unknown(
+                    name,
+                    f"this account may not list {kind}" if kind else why,
+                    grant,
+                )
+            )
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
@@ -111,8 +128,13 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
             results += await _tried("pods", _moving(client, To(request.to), mesh, around, found))
             return
             if not mesh.known:
-                wait = "its probe has no answer yet"
-                results.append(preflight.unknown("injector", wait, "check again"))
+                results.append(
+                    preflight.unknown(
+                        "injector",
+                        "its probe has no answer yet",
+                        "check again",
+                    )
+                )
         selected = {
             name: labels
             for name, labels in around.namespaces.items()
@@ -121,8 +143,11 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         if "namespaces" not in missing:
             every = await cluster.find(client, None) if request.config else found
             results += preflight.overlapping(every.shared(around.namespaces))
-            selectors = str(settings.namespace_selectors)
-            results += preflight.namespaces(selectors, selected, mesh)
+            results += preflight.namespaces(
+                str(settings.namespace_selectors),
+                selected,
+                mesh,
+            )
             if any(ambient_by({}, labels) for labels in selected.values()):
                 results += await _tried("ambient", _ambient(client))
             if mesh.known:
@@ -202,8 +227,12 @@ async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Co
     """Count the tags of the images of a container in these namespaces."""
     tags = Counter[str]()
     for namespace in sorted(namespaces):
-        path = actions.collection("v1", "pods", namespace)
-        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
+        async for page in actions.pages(
+            client,
+            actions.collection("v1", "pods", namespace),
+            Pod,
+            actions.NOT_TERMINAL,
+        ):
             containers = (it for pod in page.items for it in pod.containers)
             tags.update(it.tag for it in containers if it.name == container)
     return tags
@@ -234,8 +263,13 @@ async def _rights(
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
     of_workload = request.config is not None and not request.pre
     whose = "the workload's account" if of_workload else "the account of this kubeconfig"
-    needs = of_workload or request.pre or not settings.lease
-    return (preflight.rights(whose, refused, needed=needs),)
+    return (
+        preflight.rights(
+            whose,
+            refused,
+            needed=of_workload or request.pre or not settings.lease,
+        ),
+    )
 
 
 async def _pods(
@@ -345,8 +379,12 @@ async def _moving(
             pod, workload = each.pod, each.workload
             survey.template(pod, workload, kept=kept(pod), job=each.job)
     if to is To.AMBIENT:
-        path = actions.collection("networking.k8s.io/v1", "networkpolicies")
-        async for item in _all(client, path, NetworkPolicy, unread):
+        async for item in _all(
+            client,
+            actions.collection("networking.k8s.io/v1", "networkpolicies"),
+            NetworkPolicy,
+            unread,
+        ):
             survey.policy(item)
     return [*(preflight.unknown("pods", why) for why in unread[:TRIED]), *survey.results()]
 
@@ -379,8 +417,13 @@ async def _admission(
     """Create a pod by a dry run."""
     if (labels := settings.pod_selector.sample()) is None:
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
-        do = "set another pod-selector if there are none"
-        return [preflight.unknown("network", why, do)]
+        return [
+            preflight.unknown(
+                "network",
+                why,
+                "set another pod-selector if there are none",
+            )
+        ]
     # Our webhook changes such a pod whatever the options say.
     pod, refusals = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never"), dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:
@@ -394,13 +437,26 @@ async def _admission(
         except UNANSWERED as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             return [preflight.unknown("network", why)]
-        took = system_clock().monotonic - began
-        return [preflight.network(namespace, answer, took)]
+        return [
+            preflight.network(
+                namespace,
+                answer,
+                system_clock().monotonic - began,
+            )
+        ]
     return [preflight.unknown("network", refused_in(refusals))]
 
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
-    path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
-    elected = await actions.read(client, path, StoredLease)
-    record = elected.spec if elected else None
-    return (preflight.lease("/".join(lease), record, system_clock().date),)
+    elected = await actions.read(
+        client,
+        actions.object_path(f"{rights.LEASES}/v1", "leases", *lease),
+        StoredLease,
+    )
+    return (
+        preflight.lease(
+            "/".join(lease),
+            elected.spec if elected else None,
+            system_clock().date,
+        ),
+    )

@@ -70,8 +70,10 @@ def run(
             return await answer(client, request)
 
     try:
-        kubeconfig = request.kubeconfig or config.settings.kubeconfig
-        access = credentials.find(kubeconfig, context=request.context)
+        access = credentials.find(
+            request.kubeconfig or config.settings.kubeconfig,
+            context=request.context,
+        )
         if request.user:
             access = credentials.acting(access, request.user)
         server, made = f"API server {access.server}", Client(access, patient=patient)
@@ -131,8 +133,14 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
         waits = each.unschedulable and resources.requests(each)
         if waits and waits.gpus and held is None:
             held = await _held(client, found.first)
-        facts = {"notes": notes, "meshed": meshed, "held": held if waits and waits.gpus else ""}
-        show(each, judged, **facts, now=now.date)
+        show(
+            each,
+            judged,
+            notes=notes,
+            meshed=meshed,
+            held=held if waits and waits.gpus else "",
+            now=now.date,
+        )
     tell([*told, *unknowns(found, gaps, request.ignore, said=[found.gap])])
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")

@@ -99,15 +99,18 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _mutate(args: argparse.Namespace) -> int:
-    how = StartPolicy(
-        mode=args.start_mode,
-        capability=args.capability,
-        peers=args.peers,
-        pods=args.pod_selector,
-        inject=args.inject_selector,
-        sidecars=args.sidecars or (),
+    return files.mutate(
+        args.files,
+        StartPolicy(
+            mode=args.start_mode,
+            capability=args.capability,
+            peers=args.peers,
+            pods=args.pod_selector,
+            inject=args.inject_selector,
+            sidecars=args.sidecars or (),
+        ),
+        args.output,
     )
-    return files.mutate(args.files, how, args.output)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -131,7 +134,11 @@ def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
 
         module, _, name = place.partition(":")
         answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
-        return cluster.run(partial(answer, **more), _request(args), patient=patient)
+        return cluster.run(
+            partial(answer, **more),
+            _request(args),
+            patient=patient,
+        )
 
     return run
 
@@ -162,8 +169,11 @@ def _program() -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
-    width = min(shutil.get_terminal_size().columns, _WIDEST)
-    layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=width)
+    layout = partial(
+        argparse.RawDescriptionHelpFormatter,
+        max_help_position=26,
+        width=min(shutil.get_terminal_size().columns, _WIDEST),
+    )
     root = argparse.ArgumentParser(
         prog=_program(),
         formatter_class=layout,

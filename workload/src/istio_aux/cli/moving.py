@@ -222,8 +222,11 @@ class Survey:
         if pod.has_proxy or (self._to is To.AMBIENT and pod.has_native_proxy):
             self._add(about.namespace, _SIDECARS[self._to], about.name)
         if owner is None or (group(owner), owner.kind) not in WORKLOADS:
-            name = str(owner or f"Pod/{about.name}")
-            self.template(before_injection(pod), name, kept=kept)
+            self.template(
+                before_injection(pod),
+                str(owner or f"Pod/{about.name}"),
+                kept=kept,
+            )
 
     def template(
         self,
@@ -247,8 +250,11 @@ class Survey:
     def policy(self, policy: NetworkPolicy) -> None:
         """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
         about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
-        around = self._namespaces.get(about.namespace, {})
-        meshed = self._mesh.expected(Wish(namespace=about.namespace, around=around)).expected
+        wish = Wish(
+            namespace=about.namespace,
+            around=self._namespaces.get(about.namespace, {}),
+        )
+        meshed = self._mesh.expected(wish).expected
         if meshed and ports and all(of and not any(p.reached for p in of) for of in ports):
             self._add(about.namespace, _PORTS, f"NetworkPolicy/{about.name}")
 
@@ -257,8 +263,13 @@ class Survey:
         for name in sorted(self._found)[:MOST]:
             check = f"namespace {name}" if name else "namespaces"
             for (code, what, do, result), names in self._found[name].items():
-                line = f"{len(names)} {what}: {listed(names, most=NAMED)}"
-                yield CheckResult(check, result, line, do, code)
+                yield CheckResult(
+                    check,
+                    result,
+                    f"{len(names)} {what}: {listed(names, most=NAMED)}",
+                    do,
+                    code,
+                )
         if (more := len(self._found) - MOST) > 0:
             yield CheckResult("namespaces", Verdict.NOTE, f"and {more} more", "move the first ones")
         if not self._found:
@@ -297,7 +308,10 @@ def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
     # What admission has written is no wish of its author.
     keys = [] if start_order.on(pod.metadata) else begun(pod.metadata, _FOR_SIDECARS)
     if keys:
-        what = f"have annotations without effect ({listed(keys)})"
-        yield Obstacle(Code.VAIN, what, _TAKE_OUT)
+        yield Obstacle(
+            Code.VAIN,
+            f"have annotations without effect ({listed(keys)})",
+            _TAKE_OUT,
+        )
     if any(each.restart_policy != "Always" for each in pod.init_containers):
         yield _INIT

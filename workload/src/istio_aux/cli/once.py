@@ -61,10 +61,19 @@ async def free(client: Client, request: ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
     found = await cluster.find(client, request.config)
     # As the installation treats pods, but that no pod is deleted.
-    policy = structs.replace(found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT)
-    run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
-    jobs = {} if request.targets else actions.JOBS
-    async for each in workloads.find(client, request, jobs):
+    policy = found.first.policy(request.sidecars)
+    run = _FreeRun(
+        client,
+        request,
+        structs.replace(policy, dead_proxy=DeadProxy.REPORT),
+    )
+    status = 0
+    kubelets = dict[str, Kubelet]()
+    async for each in workloads.find(
+        client,
+        request,
+        {} if request.targets else actions.JOBS,
+    ):
         if isinstance(each, Pod):
             run.consider(each, await cluster.kubelet_of(client, each, kubelets))
         else:
@@ -168,8 +177,13 @@ class _FreeRun:
             self._quit.relabelled(namespace)
         for namespace in sorted(scope):
             path = actions.collection("v1", "pods", namespace)
-            name = f"pods of {namespace or 'all namespaces'}"
-            self._watches.add(name, path, Pod, self, selection=actions.JOBS)
+            self._watches.add(
+                f"pods of {namespace or 'all namespaces'}",
+                path,
+                Pod,
+                self,
+                selection=actions.JOBS,
+            )
         works = (*self._watches.work().values(), self._events.run)
         async with running(*(work() for work in works)):
             clock, patience = asyncio.get_running_loop().time, self._request.patience
@@ -214,8 +228,12 @@ class _FreeRun:
             works = isinstance(decision, Wait) and not (state.asks_for or decision.blocked_by)
             alone = isinstance(decision, Ignore) and decision.blocked_by  # The proxy has exited.
             outcome, reason = "kept" if works or alone else "stuck", failure or decision.reason
-        seconds = end.after_payload
-        return structs.replace(self.verdicts[key], outcome=outcome, reason=reason, seconds=seconds)
+        return structs.replace(
+            self.verdicts[key],
+            outcome=outcome,
+            reason=reason,
+            seconds=end.after_payload,
+        )
 
 
 def _missing(watches: Watches) -> str:
@@ -314,8 +332,14 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
             await repair.stop(_END)
             await events.sent(_END)
     found = [*_restarts(repair, done, request)]
-    facts = {"dry_run": dry_run, "installation": ours.name, "among": request.among(None)}
-    report.show(request.output, found, report.restarts_text, **facts)
+    report.show(
+        request.output,
+        found,
+        report.restarts_text,
+        dry_run=dry_run,
+        installation=ours.name,
+        among=request.among(None),
+    )
     return "" if over else f"not finished within {request.patience:g} s: run it again"
 
 
@@ -334,5 +358,9 @@ def _restarts(
     late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
     for pod in whole(repair.unmeshed()):
         why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
-        outcome = "would-restart" if pod in chosen else "kept"
-        yield RestartVerdict(pod.namespace, pod.name, outcome, why)
+        yield RestartVerdict(
+            pod.namespace,
+            pod.name,
+            "would-restart" if pod in chosen else "kept",
+            why,
+        )

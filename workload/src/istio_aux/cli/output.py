@@ -60,8 +60,9 @@ class Output(msgspec.Struct, frozen=True):
                 lines = (printable_json(msgspec.json.encode(self._told(it))) for it in items)
                 shown = b"".join(line + b"\n" for line in lines)
             case "yaml":
-                told = {"items": msgspec.to_builtins([*map(self._told, items)])}
-                shown = documents.to_yaml(told).encode()
+                shown = documents.to_yaml(
+                    {"items": msgspec.to_builtins([*map(self._told, items)])}
+                ).encode()
             case "name":
                 names = filter(None, (getattr(item, "name", "") for item in items))
                 shown = "".join(f"pod/{printable(name)}\n" for name in names).encode()

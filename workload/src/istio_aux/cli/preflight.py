@@ -111,12 +111,13 @@ def images(server: str, istio: Counter[str] | None, ours: Counter[str] | None) -
 
     None: they are not known.
     """
-    parts = [
-        f"Kubernetes {server or 'not known'}",
-        f"Istio {_tagged(istio)}",
-        f"istio-aux {_tagged(ours)}",
-    ]
-    what = "; ".join(parts)
+    what = "; ".join(
+        [
+            f"Kubernetes {server or 'not known'}",
+            f"Istio {_tagged(istio)}",
+            f"istio-aux {_tagged(ours)}",
+        ]
+    )
     if server and istio is not None and ours is not None:
         return _ok("versions", what)
     return CheckResult("versions", Verdict.UNKNOWN, what, code=Code.UNKNOWN)
@@ -145,8 +146,12 @@ def versions(
             f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
             " it may execute any command in any pod, and cannot try injection by dry runs"
         )
-        do = "upgrade to Kubernetes 1.30, or accept that"
-        yield _note("kubernetes", Code.OLD_SERVER, what, do)
+        yield _note(
+            "kubernetes",
+            Code.OLD_SERVER,
+            what,
+            "upgrade to Kubernetes 1.30, or accept that",
+        )
     if (oldest := of_kubelets(kubelets)) is None:
         yield _ok("kubelets", "all of them run native sidecars")
     elif oldest.capability is Capability.UNKNOWN:
@@ -163,8 +168,12 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
     if not needed:
         do = "with the charm the action run-check asks for the workload's account"
-        what = f"{account} may not {lacking}; the workload has its own"
-        return _note("rights", Code.RIGHTS, what, do)
+        return _note(
+            "rights",
+            Code.RIGHTS,
+            f"{account} may not {lacking}; the workload has its own",
+            do,
+        )
     do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
     return _problem("rights", Code.RIGHTS, f"{account} may not {lacking}", do)
 
@@ -191,11 +200,19 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
     """Say whose settings the checks go by: those of the first; and why others are not known."""
     check = "installation"
     for problem in problems:
-        do = "choose its settings file with --config"
-        yield unknown(check, problem, do, Code.SETTINGS)
+        yield unknown(
+            check,
+            problem,
+            "choose its settings file with --config",
+            Code.SETTINGS,
+        )
     if len(names) > 1:
-        what = f"{listed(names, most=NAMED)}; judged by the settings of the first"
-        yield _note(check, Code.SEVERAL, what, "choose another one's settings file with --config")
+        yield _note(
+            check,
+            Code.SEVERAL,
+            f"{listed(names, most=NAMED)}; judged by the settings of the first",
+            "choose another one's settings file with --config",
+        )
     elif names:
         yield _ok(check, names[0])
 
@@ -204,8 +221,12 @@ def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Che
     """Name the namespaces that several installations select, by the names of those."""
     for names, where in shared.items():
         what = f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}"
-        do = "remove one of them, or set namespace-selectors so that each selects others"
-        yield _problem("installation", Code.OVERLAP, what, do)
+        yield _problem(
+            "installation",
+            Code.OVERLAP,
+            what,
+            "remove one of them, or set namespace-selectors so that each selects others",
+        )
 
 
 def unready(configuration: str, service: Service) -> CheckResult:
@@ -330,8 +351,12 @@ def namespaces(
     what = "selected, but Istio injects no pod there by itself"
     for name, why in asking[:NAMED]:
         do = "see which istiod the label names, and its injection policy"
-        said = f"{name}: {what}, although its label asks for that: {why}"
-        yield _note(check, Code.LABEL_VAIN, said, do)
+        yield _note(
+            check,
+            Code.LABEL_VAIN,
+            f"{name}: {what}, although its label asks for that: {why}",
+            do,
+        )
     if others:
         do = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
         run = f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled"
@@ -438,15 +463,24 @@ def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
     """Name the Jobs that count what native sidecars exit with."""
     if jobs:
         what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
-        do = "name a container in each onExitCodes of their podFailurePolicy"
-        yield _note("pods", Code.COUNTED, f"{what}: {listed(jobs, most=NAMED)}", do)
+        yield _note(
+            "pods",
+            Code.COUNTED,
+            f"{what}: {listed(jobs, most=NAMED)}",
+            "name a container in each onExitCodes of their podFailurePolicy",
+        )
 
 
 def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
     """Name the pods that failed lately because of their mesh, by the code."""
     for code, names in sorted(pods.items()):
-        what = f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}"
-        yield _note("pods", code, what, "see what helps", "istio-aux audit")
+        yield _note(
+            "pods",
+            code,
+            f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}",
+            "see what helps",
+            "istio-aux audit",
+        )
 
 
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:

@@ -443,8 +443,12 @@ def restarts_text(
     """A table, and a summary with the ``installation`` whose settings count."""
     rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
     where = f"installation: {installation}; " if installation else ""
-    done = "would-restart" if dry_run else "restarted"
-    counts = _counts([each.outcome for each in verdicts], done, "kept", zeros=True)
+    counts = _counts(
+        [each.outcome for each in verdicts],
+        "would-restart" if dry_run else "restarted",
+        "kept",
+        zeros=True,
+    )
     table = terminal.table("NAMESPACE NAME OUTCOME REASON", rows)
     return _sections(table or [f"no pod lacks its sidecar {among}"], [where + counts])
 
@@ -470,8 +474,10 @@ def quits_text(
     summary = [", ".join(filter(None, (first, others)))]
     if dry_run and done in outcomes:
         summary.append("nothing is changed yet: add --yes")
-    titles = "NAMESPACE NAME PODS OUTCOME REQUESTS REASON"
-    return _sections(terminal.table(titles, rows), summary)
+    return _sections(
+        terminal.table("NAMESPACE NAME PODS OUTCOME REQUESTS REASON", rows),
+        summary,
+    )
 
 
 def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, str, str], list[T]]]:

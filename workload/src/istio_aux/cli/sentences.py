@@ -111,14 +111,20 @@ def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
         whether = "not known whether an" if action == "unknown" else "no"
         held = str(total(each.requests for each in pods if each.requests))
         which = f"{len(pods)} of these pods{held and f' ({held})'}"
-        text = f"{whether} installation looks after {which}: {why}"
-        lines += to_paste(text, change, terminal)
+        lines += to_paste(
+            f"{whether} installation looks after {which}: {why}",
+            change,
+            terminal,
+        )
     lines += [f"and {more} more reasons"] if more > 0 else []
     if freed := [each for each in findings if each.free]:
         spaces = sorted({each.namespace for each in freed})
         where = ["-n", *spaces] if len(spaces) == 1 else ["-A"]
-        command = shlex.join(["istio-aux", "quit", *where, "--yes"])
-        lines += to_paste(f"free the {len(freed)} stuck ones", command, terminal)
+        lines += to_paste(
+            f"free the {len(freed)} stuck ones",
+            shlex.join(["istio-aux", "quit", *where, "--yes"]),
+            terminal,
+        )
     return lines
 
 

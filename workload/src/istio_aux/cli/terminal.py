@@ -71,8 +71,10 @@ class Terminal(NamedTuple):
         """
         terminal = stream.isatty()
         coloured = bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
-        colour = coloured and not environ.get("NO_COLOR")
-        return cls(colour, _columns(stream, environ) if terminal else None)
+        return cls(
+            coloured and not environ.get("NO_COLOR"),
+            _columns(stream, environ) if terminal else None,
+        )
 
     def paint(self, cell: Cell) -> str:
         """The text with its style; control characters are escaped."""

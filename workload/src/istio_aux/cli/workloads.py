@@ -253,8 +253,11 @@ async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
                     name = f"{kind.kind}/{about.name}"
                     try:
                         parts = {"name": about.name, "namespace": about.namespace}
-                        manifest = {"metadata": parts, "spec": msgspec.json.decode(each.spec)}
-                        for template in templates.read(manifest, kind.group, kind.kind):
+                        for template in templates.read(
+                            {"metadata": parts, "spec": msgspec.json.decode(each.spec)},
+                            kind.group,
+                            kind.kind,
+                        ):
                             yield FoundTemplate(convert(template.pod), name, template.job)
                     except UNDECODABLE as error:
                         yield f"{about.namespace}: {name}: {problem(error)}"
@@ -342,8 +345,9 @@ class _Search(msgspec.Struct):
         uid, where, found = "", target.namespace, False
         if target.name:
             try:
-                path = actions.object_path(kind.api, kind.plural, where, target.name)
-                body = await self.client.get(path)
+                body = await self.client.get(
+                    actions.object_path(kind.api, kind.plural, where, target.name)
+                )
                 uid = decoded(body, Named, "object").metadata.uid
             except UNREAD as error:
                 if not (isinstance(error, ApiError) and error.code == 403):

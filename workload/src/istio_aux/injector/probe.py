@@ -69,8 +69,11 @@ class Rhythm(msgspec.Struct, frozen=True):
 def probes(telemetry: Telemetry) -> Counter:
     """The counter of probes: of an answer with a sidecar, an answer without one, no answer."""
     outcomes = ("injected", "refused", "unreachable")
-    meaning = "Probes of Istio's injectors, by outcome."
-    return telemetry.counter("injector_probes", meaning, outcome=outcomes)
+    return telemetry.counter(
+        "injector_probes",
+        "Probes of Istio's injectors, by outcome.",
+        outcome=outcomes,
+    )
 
 
 class InjectorProbe:
@@ -115,8 +118,12 @@ class InjectorProbe:
             # A defect of ours must not end the probes, nor count as a live injector.
             except Exception as error:
                 self._telemetry.internal_errors.inc()
-                name = self._target.service or self._target.url
-                _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
+                _log.exception(
+                    "%s: %r",
+                    self._target.service or self._target.url,
+                    error,
+                    extra={"event": "internal-error"},
+                )
                 self._publish(refusal(f"internal error: {error!r}", reached=False))
                 pause = self._rhythm.read
             await wait(self.changed, pause)
@@ -165,8 +172,10 @@ class InjectorProbe:
         """
         names = set[str]()
         turn = probe_rules.in_turn(self._questions(), self._last)
-        failed = list(islice(turn, 1 if self._failures else 0))
-        for question in chain(turn, failed):
+        for question in chain(
+            turn,
+            list(islice(turn, 1 if self._failures else 0)),
+        ):
             if len(names) == NAMESPACES:
                 return
             if question.namespace not in names:
@@ -199,8 +208,9 @@ class InjectorProbe:
             except UNANSWERED as error:
                 self._kubelets_due = clock() + max(self._reading.next(), retry_after(error))
                 if clock() >= self._kubelets_until:
-                    why = str(error) or "no answer from the API server in time"
-                    self._kubelets = probe_rules.unknown(why)
+                    self._kubelets = probe_rules.unknown(
+                        str(error) or "no answer from the API server in time"
+                    )
         return self._kubelets or shown
 
 
@@ -288,8 +298,13 @@ async def read_agents(
     where = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     found = dict[str, list[Agent]]()
     for name, selector in AGENTS.items():
-        selection = {"labelSelector": selector, **where}
-        pods = await actions.list_kept(client, actions.PODS, Pod, selection, Agent.of)
+        pods = await actions.list_kept(
+            client,
+            actions.PODS,
+            Pod,
+            {"labelSelector": selector, **where},
+            Agent.of,
+        )
         found[name] = [pod for pod in pods if not tenants(pod.namespace)]
     return found
 

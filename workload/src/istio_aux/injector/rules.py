@@ -101,10 +101,12 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
         chosen = next(iter(natives), "")
         if len({*natives.values()}) > 1:  # Only then it matters which one.
             chosen = self.expected(wish).configuration
-        unselected = Capability.UNKNOWN if chosen else self.native.capability
         return msgspec.structs.replace(
             how,
-            capability=natives.get(chosen, unselected),
+            capability=natives.get(
+                chosen,
+                Capability.UNKNOWN if chosen else self.native.capability,
+            ),
             proxy=self.proxies.get(chosen),
         )
 

@@ -326,8 +326,11 @@ class Watcher:
             self._reconfiguration.clear()
             planes = {hook.control_plane for hook in self._hooks}
             for plane in sorted(planes):
-                known = self._policies.get(plane)
-                self._policies[plane] = await read_policy(self._client, plane, known)
+                self._policies[plane] = await read_policy(
+                    self._client,
+                    plane,
+                    self._policies.get(plane),
+                )
             self._news.set()
             pause = backoff.next()
             if all(self._policies.get(plane) for plane in planes):

@@ -49,9 +49,8 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
     try:
         own = own_sidecars.of(pod.metadata) or ()
     except BadValueError as error:
-        bad = str(error)
-        warning = Remark(Code.BAD_VALUE, f"{bad}; no container is changed")
-        return Conversion(reason=bad, warnings=(str(warning),))
+        warning = Remark(Code.BAD_VALUE, f"{error}; no container is changed")
+        return Conversion(reason=str(error), warnings=(str(warning),))
     rules = sidecars.combined(how.sidecars, own, _known(pod) if known else ())
     chosen = {name for name, rule in rules.items() if rule.how is How.NATIVE}
     placed = [(place, each) for place, each in enumerate(pod.containers) if each.name in chosen]

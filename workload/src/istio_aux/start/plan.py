@@ -208,12 +208,14 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
         return pod
     native = made.native
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
-    spec = msgspec.structs.replace(
-        pod.spec,
-        containers=pod.containers if native else (*pod.containers, proxy),
-        init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
+    return msgspec.structs.replace(
+        pod,
+        spec=msgspec.structs.replace(
+            pod.spec,
+            containers=pod.containers if native else (*pod.containers, proxy),
+            init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
+        ),
     )
-    return msgspec.structs.replace(pod, spec=spec)
 
 
 def effective_start(pod: Pod) -> str | None:
@@ -317,8 +319,11 @@ def _on_request(
     if due and unsaid:
         return _native(own, merge, how, warnings)
     if asked and (due or how.capability.can):
-        reason = f'annotation {NATIVE_SIDECAR}: "true" is already there'
-        return _Order(reason, native=True, warnings=warnings)
+        return _Order(
+            f'annotation {NATIVE_SIDECAR}: "true" is already there',
+            native=True,
+            warnings=warnings,
+        )
     return _hold(pod, merge, warnings=warnings)._replace(native=asked)
 
 

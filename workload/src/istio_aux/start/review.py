@@ -139,8 +139,12 @@ def leave(body: bytes, why: Malformed) -> ReviewResult:
     uid = why.uid or _uid(body)
     if not uid:
         raise why
-    planned = plan.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",))
-    return _answer(uid, "", planned, Outcome.MALFORMED)
+    return _answer(
+        uid,
+        "",
+        plan.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",)),
+        Outcome.MALFORMED,
+    )
 
 
 def decode(body: bytes) -> Request:

@@ -93,8 +93,9 @@ class Certificate:
             context.load_cert_chain(certificate, key, password="")
         except OSError as error:  # ssl.SSLError is one.
             why = error.strerror or str(error)
-            text = f"{certificate}, {key}: no certificate and key: {why}"
-            raise CertificateError(text) from error
+            raise CertificateError(
+                f"{certificate}, {key}: no certificate and key: {why}"
+            ) from error
         self.fingerprint = _fingerprint(certificate)
         return context
 
@@ -103,8 +104,9 @@ def _fingerprint(file: Path) -> str:
     """The SHA-256 of the first certificate in ``file``; empty if it is in another form."""
     with contextlib.suppress(OSError, ValueError):
         before, end, _ = file.read_text().partition("-----END CERTIFICATE-----")
-        der = ssl.PEM_cert_to_DER_cert(before[before.index("-----BEGIN CERT") :] + end)
-        return hashlib.sha256(der).hexdigest()
+        return hashlib.sha256(
+            ssl.PEM_cert_to_DER_cert(before[before.index("-----BEGIN CERT") :] + end)
+        ).hexdigest()
     return ""
 
 
