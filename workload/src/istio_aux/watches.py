@@ -129,11 +129,10 @@ class Watches:
         """Begin without watches; ``telemetry`` counts restarts, unreadable objects and errors."""
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
-        unreadable = telemetry.gauge(
+        telemetry.gauge(
             "unreadable_objects",
             "Kubernetes objects that exist and cannot be read.",
-        )
-        unreadable.set_function(lambda: len(self.unreadable()))
+        ).set_function(lambda: len(self.unreadable()))
 
     def add(
         self,
@@ -151,7 +150,7 @@ class Watches:
             kind,
             _FanOut(handlers, self._telemetry),
             selection=selection,
-            restarted=self._count_restart,
+            restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
         )
         self._watches[name] = watch, need
         return watch
@@ -178,8 +177,10 @@ class Watches:
 
     def dead(self) -> str:
         """Return which watch counts as dead, and why; empty if each of them is alive."""
-        dead = (name for name, (watch, _) in self._watches.items() if watch.silent >= LEADING)
-        return next((f"watch {name}: {_unheard(self._watches[name][0])}" for name in dead), "")
+        for name, (watch, _) in self._watches.items():
+            if watch.silent >= LEADING:
+                return f"watch {name}: {_unheard(watch)}"
+        return ""
 
     @property
     def ready(self) -> bool:
@@ -199,11 +200,11 @@ class Watches:
     @property
     def forbidden(self) -> dict[str, str]:
         """What the account may not list, such as ``namespaces``, by the name of its watch."""
-        watches = ((name, watch) for name, (watch, _) in self._watches.items())
-        return {name: it.path.rpartition("/")[2] for name, it in watches if it.forbidden}
-
-    def _count_restart(self, reason: str) -> None:
-        self._telemetry.watch_restarts.labels(reason).inc()
+        return {
+            name: watch.path.rpartition("/")[2]
+            for name, (watch, _) in self._watches.items()
+            if watch.forbidden
+        }
 
 
 def _outdated(watch: Watch[Any]) -> str:

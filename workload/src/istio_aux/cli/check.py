@@ -21,6 +21,7 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_version
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.watcher import read_slices
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -37,7 +38,7 @@ from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Right
-from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Service
+from istio_aux.model.webhooks import Configuration, Service
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
@@ -185,13 +186,13 @@ async def _unready(
     """Find the installations behind whose webhook no pod is ready."""
     results = list[CheckResult]()
     for name, configuration in sorted(configurations.items()):
-        hooks = [it for it in configuration.webhooks or () if it.name == START_WEBHOOK]
-        behind = {it.client_config.service for it in hooks} - {None}
-        for service in {Service(it.namespace, it.name) for it in behind if it}:
-            path = actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
-            chosen = {"labelSelector": f"{SERVICE}={service.name}"}
-            pages = [page async for page in actions.pages(client, path, EndpointSlice, chosen)]
-            if not any(each.ready for page in pages for each in page.items):
+        services = {
+            Service(behind.namespace, behind.name)
+            for hook in configuration.webhooks or ()
+            if hook.name == START_WEBHOOK and (behind := hook.client_config.service)
+        }
+        for service in services:
+            if not any(each.ready for each in await read_slices(client, service)):
                 results.append(preflight.unready(name, service))
     return results
 
@@ -214,8 +215,12 @@ async def _images(
     """Find the versions of Istio and istio-aux by the images of their pods."""
     istio = ours = None
     if configurations is not None:
-        hooks = ((it, hook) for it in configurations for hook in it.webhooks or ())
-        planes = {it.control_plane(hook).namespace for it, hook in hooks if hook.is_istios}
+        planes = {
+            configuration.control_plane(hook).namespace
+            for configuration in configurations
+            for hook in configuration.webhooks or ()
+            if hook.is_istios
+        }
         istio = await _tags(client, planes - {""}, "discovery")
     if not (found.gap or found.problems):
         homes = {it.settings.lease[0] for it in found.found if it.settings.lease}
@@ -233,8 +238,9 @@ async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Co
             Pod,
             actions.NOT_TERMINAL,
         ):
-            containers = (it for pod in page.items for it in pod.containers)
-            tags.update(it.tag for it in containers if it.name == container)
+            tags.update(
+                each.tag for pod in page.items for each in pod.containers if each.name == container
+            )
     return tags
 
 
@@ -298,10 +304,12 @@ async def _pods(
         ours, out = found.of(pod, labels)
         wish = Wish.of(pod, labels)
         settings, wanted = ours.settings, mesh.expected(wish)
-        owner, allowed = controller(about), limits.of(about.namespace)
-        job = JobCounts(exits=bool(owner and owner.uid in jobs))
-        how = mesh.start(settings.start(Capability.UNKNOWN), wish)
-        how = replace(how, job=job, limits=allowed)
+        owner = controller(about)
+        how = replace(
+            mesh.start(settings.start(Capability.UNKNOWN), wish),
+            job=JobCounts(exits=bool(owner and owner.uid in jobs)),
+            limits=limits.of(about.namespace),
+        )
         seen += not out.why
         if not out.why and pod.has_proxy and cut_off(pod):
             cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
@@ -343,8 +351,7 @@ async def _cut_off(
         if out.why or not mesh.expected(wish).expected:
             continue
         how = mesh.start(ours.settings.start(Capability.UNKNOWN), wish)
-        how = replace(how, job=each.job)
-        made = after_injection(each.pod, plan(each.pod, how))
+        made = after_injection(each.pod, plan(each.pod, replace(how, job=each.job)))
         cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
 
@@ -376,8 +383,12 @@ async def _moving(
         if isinstance(each, str):
             unread.append(each)
         else:
-            pod, workload = each.pod, each.workload
-            survey.template(pod, workload, kept=kept(pod), job=each.job)
+            survey.template(
+                each.pod,
+                each.workload,
+                kept=kept(each.pod),
+                job=each.job,
+            )
     if to is To.AMBIENT:
         async for item in _all(
             client,

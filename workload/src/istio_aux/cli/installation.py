@@ -220,8 +220,10 @@ def installations(
                 options, asked = settings.read_published(text)
                 found.append(Installation(source=name, settings=options, applications=asked))
             else:
-                lacks = f"has no settings in its annotation {SETTINGS}: give --config"
-                problems.append(f"configuration {name} {lacks}")
+                problems.append(
+                    f"configuration {name} has no settings in its annotation {SETTINGS}:"
+                    " give --config"
+                )
         except (BadValueError, settings.SettingsError) as error:
             problems.append(f"configuration {name}: {error}")
     problems += [f"cannot read configuration {bad}" for bad in unreadable]

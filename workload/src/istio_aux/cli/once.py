@@ -18,6 +18,7 @@ from istio_aux.cli.installation import Installation
 from istio_aux.cli.report import QuitResult, QuitVerdict, RestartVerdict
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock

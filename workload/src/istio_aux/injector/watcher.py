@@ -48,6 +48,7 @@ from istio_aux.model.webhooks import (
     EndpointSlice,
     Namespace,
     Service,
+    ServiceReference,
     sorted_before,
 )
 from istio_aux.model.wish import Wish
@@ -252,8 +253,9 @@ class Watcher:
     @property
     def _unlisted(self) -> frozenset[Service]:
         """Services whose endpoints are unknown, perhaps for good."""
-        watches = self._watches.items()
-        return frozenset(service for service, watch in watches if not watch.synced.is_set())
+        return frozenset(
+            service for service, watch in self._watches.items() if not watch.synced.is_set()
+        )
 
     def _reconcile(self) -> None:
         """Watch the Services behind the webhooks and probe their injectors; stop all others.
@@ -448,20 +450,33 @@ async def read_policy(
     return policy
 
 
+async def read_slices(client: Client, service: Service | ServiceReference) -> list[EndpointSlice]:
+    """Read the EndpointSlices of a Service.
+
+    Raises:
+        KubeError: they cannot be listed.
+    """
+    pages = actions.pages(
+        client,
+        actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+        EndpointSlice,
+        {"labelSelector": f"{SERVICE}={service.name}"},
+    )
+    return [each async for page in pages for each in page.items]
+
+
 async def away(client: Client, planes: ControlPlanes) -> str:
     """Which injectors have no istiod, by their Services, for people; empty if none is known to."""
     slices = list[EndpointSlice]()
     for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
-        path = actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
-        chosen = {"labelSelector": f"{SERVICE}={service.name}"}
         try:
-            pages = [page async for page in actions.pages(client, path, EndpointSlice, chosen)]
+            slices += await read_slices(client, service)
         except UNREAD:
             return ""
-        slices += (each for page in pages for each in page.items)
     found = rules.evaluate(planes.hooks, rules.Facts(slices=slices))
-    gone = (it for it in found if it.state is not State.NOT_PROBED)
-    return "; ".join(f"{it.configuration}: {it.why}" for it in gone)
+    return "; ".join(
+        f"{each.configuration}: {each.why}" for each in found if each.state is not State.NOT_PROBED
+    )
 
 
 async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:

@@ -42,9 +42,12 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
         yield Remark(Code.UNTRIED, f"{UNTRIED}: {templates.shown(pod.metadata)}")
     if ending.is_short(pod) and (how.counted if how.job else is_of_job(pod)):
-        given = f"terminationGracePeriodSeconds {pod.spec.termination_grace_period_seconds}"
-        why = f"{given}, not {ending.SHORT}, and {ending.COUNTED}"
-        yield Remark(Code.HURRIED, f"{HURRIED}: {why}")
+        given = pod.spec.termination_grace_period_seconds
+        yield Remark(
+            Code.HURRIED,
+            f"{HURRIED}: terminationGracePeriodSeconds {given}, not {ending.SHORT},"
+            f" and {ending.COUNTED}",
+        )
 
 
 def certain(pod: Pod, how: StartPolicy) -> str:

@@ -159,8 +159,10 @@ def decode(body: bytes) -> Request:
     request = review.request
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         got = f'"{review.api_version}" "{review.kind}"'
-        why = f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}"
-        raise Malformed(why, request.uid if request else "")
+        raise Malformed(
+            f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}",
+            request.uid if request else "",
+        )
     if request is None or not request.uid:
         raise Malformed("malformed AdmissionReview: request.uid is missing")
     return request

@@ -184,7 +184,7 @@ class AdmissionWebhook:
             server,
             self._limits,
             context,
-            self._closed,
+            lambda why: self._closures.labels(why).inc(),
             self._refused,
         )
         self._connections.set_function(lambda: len(self._listener.connections))
@@ -269,9 +269,6 @@ class AdmissionWebhook:
             _log.exception("internal error", extra={"event": "review"})
             self._internal_errors.inc()
             return review.leave(body, review.Malformed("internal error"))
-
-    def _closed(self, why: Closed) -> None:
-        self._closures.labels(why).inc()
 
     def _refused(self, status: int, text: str) -> None:
         outcome = _OUTCOMES[status]
