@@ -18,7 +18,6 @@ from istio_aux.cli.installation import Installation
 from istio_aux.cli.report import QuitResult, QuitVerdict, RestartVerdict
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -90,7 +89,9 @@ class _FreeRun:
     """One run of the command. It is the handler of the watches of the pods that hang."""
 
     def __init__(self, client: Client, request: ClusterRequest, policy: QuitPolicy) -> None:
-        self._client, self._request, self._policy = client, request, policy
+        self._client = client
+        self._request = request
+        self._policy = policy
         self.verdicts: dict[Key, QuitVerdict] = {}  # What would be done, and then what was done.
         self._looked_at = 0
         self._hung = set[Key]()
@@ -117,27 +118,35 @@ class _FreeRun:
         to pods that are named.
         """
         self._looked_at += 1
-        facts, named = PodFacts(pod, self._policy, kubelet), bool(self._request.targets)
-        decision, phase = decide_once(facts, system_clock()), pod.status.phase
+        facts = PodFacts(pod, self._policy, kubelet)
+        named = bool(self._request.targets)
+        decision = decide_once(facts, system_clock())
+        phase = pod.status.phase
         outcome: QuitResult = "kept"
-        reason, requests, running = (
-            pod.unschedulable or decision.reason,
-            resources.held(pod),
-            phase == "Running" or isinstance(decision, Quit),
-        )
+        reason = pod.unschedulable or decision.reason
+        requests = resources.held(pod)
+        running = phase == "Running" or isinstance(decision, Quit)
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:
             outcome, reason, requests = "ended", f"it had ended before: {phase}", Requests()
         elif due and running:
             if facts.outlasting and (self._request.dry_run or not named):
-                reason = f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
-                reason += f"without network: only done to a pod that is named; {_HELP}"
+                reason = (
+                    f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
+                    f"without network: only done to a pod that is named; {_HELP}"
+                )
             else:
                 outcome = "would-free" if self._request.dry_run else "stuck"
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
-            key, owner = pod.metadata.key, str(controller(pod.metadata) or "")
-            self.verdicts[key] = QuitVerdict(*key, outcome, reason, requests, owner)
+            key = pod.metadata.key
+            self.verdicts[key] = QuitVerdict(
+                *key,
+                outcome,
+                reason,
+                requests,
+                owner=str(controller(pod.metadata) or ""),
+            )
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
@@ -150,7 +159,8 @@ class _FreeRun:
 
     async def run(self) -> int:
         """Free the pods that hang, print the result, and return the exit status."""
-        dry_run, scope = self._request.dry_run, {key.namespace for key in self._hung}
+        dry_run = self._request.dry_run
+        scope = {key.namespace for key in self._hung}
         if self._request.all_namespaces and not self._request.targets:
             scope = {""}
         forbidden = await self._forbidden(scope) if self._hung else ""
@@ -220,15 +230,19 @@ class _FreeRun:
 
     def _outcome(self, key: Key) -> QuitVerdict:
         """What became of a pod that hung, and why."""
-        state, end = self._quit.known.get(key), self._ends.get(key, End(reason=_GONE))
+        state = self._quit.known.get(key)
+        end = self._ends.get(key, End(reason=_GONE))
         if state is None:
             exited = end.outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}
-            outcome, reason = "freed" if exited else "gone", end.reason
+            outcome = "freed" if exited else "gone"
+            reason = end.reason
         else:
-            decision, failure = state.decision, state.task.failure if state.task else ""
+            decision = state.decision
+            failure = state.task.failure if state.task else ""
             works = isinstance(decision, Wait) and not (state.asks_for or decision.blocked_by)
             alone = isinstance(decision, Ignore) and decision.blocked_by  # The proxy has exited.
-            outcome, reason = "kept" if works or alone else "stuck", failure or decision.reason
+            outcome = "kept" if works or alone else "stuck"
+            reason = failure or decision.reason
         return structs.replace(
             self.verdicts[key],
             outcome=outcome,
@@ -275,8 +289,11 @@ async def _may_not_restart(client: Client, settings: Settings, request: ClusterR
 
 async def _restart(client: Client, ours: Installation, request: ClusterRequest, end: float) -> str:
     """Do it until ``end``, print the result; return why it is not done, or the empty text."""
-    settings, telemetry, done = ours.settings, Telemetry(), dict[Key, Restart]()
-    clock, dry_run = asyncio.get_running_loop().time, request.dry_run
+    settings = ours.settings
+    telemetry = Telemetry()
+    done = dict[Key, Restart]()
+    clock = asyncio.get_running_loop().time
+    dry_run = request.dry_run
 
     def left(most: float = request.patience) -> float:
         return max(0.0, min(most, end - clock()))
