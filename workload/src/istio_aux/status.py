@@ -93,8 +93,13 @@ def page(
         )
         for pod in pods[begin : begin + limit]
     ]
-    more = "/".join(place(shown[-1])) if begin + limit < len(pods) else ""
-    return PodPage(len(pods), shown, more, leader, list(holders))
+    return PodPage(
+        len(pods),
+        shown,
+        "/".join(place(shown[-1])) if begin + limit < len(pods) else "",
+        leader,
+        list(holders),
+    )
 
 
 def listed(

@@ -212,8 +212,12 @@ def _formats(**_asked: object) -> tuple[str, ...]:
 def _option(name: str) -> dict[str, Any]:
     """What argparse gets for an option of `serve`."""
     default, option = settings.default(name), settings.OPTIONS[name]
-    metavar = "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name]
-    return _value(metavar, option.read, f"as for serve: {option.meaning}", default=default)
+    return _value(
+        "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
+        option.read,
+        f"as for serve: {option.meaning}",
+        default=default,
+    )
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -61,11 +61,13 @@ async def free(client: Client, request: ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
     found = await cluster.find(client, request.config)
     # As the installation treats pods, but that no pod is deleted.
-    policy = found.first.policy(request.sidecars)
     run = _FreeRun(
         client,
         request,
-        structs.replace(policy, dead_proxy=DeadProxy.REPORT),
+        structs.replace(
+            found.first.policy(request.sidecars),
+            dead_proxy=DeadProxy.REPORT,
+        ),
     )
     status = 0
     kubelets = dict[str, Kubelet]()

@@ -145,8 +145,10 @@ class InjectorProbe:
                 kept = self._answered + KEPT
             wait = retry_after(error)
         if found.native.capability.can:
-            native = await self._possible(found.native)
-            found = msgspec.structs.replace(found, native=native)
+            found = msgspec.structs.replace(
+                found,
+                native=await self._possible(found.native),
+            )
         if not found.reached and found != NOWHERE:
             # Once says nothing of an injector that was live: the machine may be busy, and another
             # round asks in further namespaces.
