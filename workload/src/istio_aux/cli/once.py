@@ -180,8 +180,9 @@ class _FreeRun:
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
-        still = not dry_run and any(each.outcome in stays for each in found)
-        return cluster.FAILED if still or forbidden else 0
+        if forbidden or (not dry_run and any(each.outcome in stays for each in found)):
+            return cluster.FAILED
+        return 0
 
     async def _free(self, scope: set[str]) -> str:
         """Tell the proxies of pods that hang to exit; return why they cannot be, or nothing."""
@@ -216,8 +217,11 @@ class _FreeRun:
     async def _forbidden(self, scope: set[str]) -> str:
         """Why no proxy can be told to exit; the empty text if an attempt may succeed."""
         for namespace in sorted(scope):
-            rights = [right._replace(namespace=namespace) for right in QUIT_RIGHTS]
-            if not any([await actions.allowed(self._client, right) for right in rights]):
+            may = [
+                await actions.allowed(self._client, right._replace(namespace=namespace))
+                for right in QUIT_RIGHTS
+            ]
+            if not any(may):
                 where = f"in namespace {namespace}" if namespace else "in all namespaces"
                 return f"this account may not create pods/exec or pods/portforward {where}"
         return ""
@@ -351,10 +355,9 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
             over = await until(lambda: repair.finished, left())
             await repair.stop(_END)
             await events.sent(_END)
-    found = [*_restarts(repair, done, request)]
     report.show(
         request.output,
-        found,
+        _restarts(repair, done, request),
         report.restarts_text,
         dry_run=dry_run,
         installation=ours.name,

@@ -157,8 +157,12 @@ def versions(
     elif oldest.capability is Capability.UNKNOWN:
         yield unknown("kubelets", "there is no node")
     else:
-        what = f"{oldest.why}; until then pods are held instead"
-        yield _note("kubelets", Code.OLD_KUBELETS, what, "upgrade the node")
+        yield _note(
+            "kubelets",
+            Code.OLD_KUBELETS,
+            f"{oldest.why}; until then pods are held instead",
+            "upgrade the node",
+        )
 
 
 def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
@@ -167,32 +171,41 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
     if not needed:
-        do = "with the charm the action run-check asks for the workload's account"
         return _note(
             "rights",
             Code.RIGHTS,
             f"{account} may not {lacking}; the workload has its own",
-            do,
+            "with the charm the action run-check asks for the workload's account",
         )
-    do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
-    return _problem("rights", Code.RIGHTS, f"{account} may not {lacking}", do)
+    return _problem(
+        "rights",
+        Code.RIGHTS,
+        f"{account} may not {lacking}",
+        "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`",
+    )
 
 
 def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
     """Say what an account may do that may not read whether istio-aux is there."""
     here = f"in namespace {namespace} this account"
     if not looks:
-        do = "choose a namespace of yours by --context, or ask its admin for the ClusterRole view"
-        return _note("rights", Code.RIGHTS, f"{here} may not list pods", do)
-    may, quit_ = "may look at pods", f"\nistio-aux quit -n {namespace}" if frees else ""
-    what = f"{here} {may}{' and free those that hang' if frees else ''}"
-    do = "look at them; an admin's account checks the cluster"
+        return _note(
+            "rights",
+            Code.RIGHTS,
+            f"{here} may not list pods",
+            "choose a namespace of yours by --context, or ask its admin for the ClusterRole view",
+        )
+    what = f"{here} may look at pods"
+    run = f"istio-aux audit -n {namespace}"
+    if frees:
+        what += " and free those that hang"
+        run += f"\nistio-aux quit -n {namespace}"
     return _note(
         "rights",
         Code.RIGHTS,
         what,
-        do,
-        f"istio-aux audit -n {namespace}{quit_}",
+        "look at them; an admin's account checks the cluster",
+        run,
     )
 
 
@@ -220,11 +233,10 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
 def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[CheckResult]:
     """Name the namespaces that several installations select, by the names of those."""
     for names, where in shared.items():
-        what = f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}"
         yield _problem(
             "installation",
             Code.OVERLAP,
-            what,
+            f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}",
             "remove one of them, or set namespace-selectors so that each selects others",
         )
 
@@ -232,10 +244,13 @@ def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Che
 def unready(configuration: str, service: Service) -> CheckResult:
     """Say that no pod is ready behind the webhook of an installation."""
     what = f"{configuration}: no pod of Service {service} is ready: new pods are not changed"
-    do = (
-        f"see `kubectl get pods -n {service.namespace}`; what a removed one has left can be deleted"
+    return _problem(
+        "installation",
+        Code.NOT_READY,
+        what,
+        f"see `kubectl get pods -n {service.namespace}`;"
+        " what a removed one has left can be deleted",
     )
-    return _problem("installation", Code.NOT_READY, what, do)
 
 
 def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
@@ -244,9 +259,12 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
         yield _note("webhook", Code.NOT_INSTALLED, "istio-aux is not installed: no webhook of it")
         return
     if name not in configurations:
-        what = f"configuration {name} does not exist: no new pod is changed"
-        do = "the charm creates it when every ready unit answers: see `juju status`"
-        yield _problem("webhook", Code.NO_WEBHOOK, what, do)
+        yield _problem(
+            "webhook",
+            Code.NO_WEBHOOK,
+            f"configuration {name} does not exist: no new pod is changed",
+            "the charm creates it when every ready unit answers: see `juju status`",
+        )
     else:
         policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
@@ -255,8 +273,12 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
             f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
             " what is added, so their pods are held, not native"
         )
-        do = "rename the model or the application so that the configuration sorts first"
-        yield _note("webhook order", Code.CALLED_LATE, what, do)
+        yield _note(
+            "webhook order",
+            Code.CALLED_LATE,
+            what,
+            "rename the model or the application so that the configuration sorts first",
+        )
     else:
         yield _ok("webhook order", f"{name} is called before Istio's")
 
@@ -328,8 +350,12 @@ def namespaces(
     """Judge the namespaces that one of the selectors matches, by name with their labels."""
     check = "namespaces"
     if not selected:
-        do = "label a namespace so that one matches, or set namespace-selectors"
-        yield _note(check, Code.NONE_SELECTED, f"no namespace has the labels {selectors}", do)
+        yield _note(
+            check,
+            Code.NONE_SELECTED,
+            f"no namespace has the labels {selectors}",
+            "label a namespace so that one matches, or set namespace-selectors",
+        )
         return
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
     if not mesh.known:
@@ -350,22 +376,19 @@ def namespaces(
         yield _note(check, Code.AMBIENT, f"{what}: {listed(ambient, most=NAMED)}")
     what = "selected, but Istio injects no pod there by itself"
     for name, why in asking[:NAMED]:
-        do = "see which istiod the label names, and its injection policy"
         yield _note(
             check,
             Code.LABEL_VAIN,
             f"{name}: {what}, although its label asks for that: {why}",
-            do,
+            "see which istiod the label names, and its injection policy",
         )
     if others:
-        do = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
-        run = f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled"
         yield _note(
             check,
             Code.NOT_INJECTED,
             f"{what}: {listed(others, most=NAMED)}",
-            do,
-            run,
+            "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh",
+            f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled",
         )
 
 
@@ -382,15 +405,13 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
         for name in not_ready(agents, node):
             lacking.setdefault(name, []).append(node)
     for name, where in lacking.items():
-        what = f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
-        what += "; new pods there do not start, or outside the mesh"
-        run = f"kubectl get pods -A -l {AGENTS[name]} -o wide"
         yield _problem(
             "ambient",
             Code.NO_AGENT,
-            what,
+            f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
+            "; new pods there do not start, or outside the mesh",
             "look at its pods there",
-            run,
+            f"kubectl get pods -A -l {AGENTS[name]} -o wide",
         )
     if not lacking:
         yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
@@ -401,20 +422,19 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, str], int]]) -> Iterato
     check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
-        what = f"{name} is injected and not selected, and has {number} Job-like pods"
         yield _note(
             check,
             Code.NOT_SELECTED,
-            f"{what}: their proxies do not end",
+            f"{name} is injected and not selected, and has {number} Job-like pods:"
+            " their proxies do not end",
             do,
             change,
         )
     if (more := len(namespaces) - NAMED) > 0:
-        rest = f"and {more} more such namespaces"
         yield _note(
             check,
             Code.NOT_SELECTED,
-            rest,
+            f"and {more} more such namespaces",
             "see all of them",
             "istio-aux audit",
         )
@@ -462,11 +482,11 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
 def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
     """Name the Jobs that count what native sidecars exit with."""
     if jobs:
-        what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
         yield _note(
             "pods",
             Code.COUNTED,
-            f"{what}: {listed(jobs, most=NAMED)}",
+            f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137:"
+            f" {listed(jobs, most=NAMED)}",
             "name a container in each onExitCodes of their podFailurePolicy",
         )
 
@@ -490,9 +510,13 @@ def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult
             f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
             f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM"
         )
-        do = f"write {START}: native into the templates, or terminationDrainDuration into theirs"
-        what += f": {listed(whose, most=NAMED)}"
-        yield _note("pods", Code.CUT_OFF, what, f"{do} {PROXY_CONFIG}")
+        yield _note(
+            "pods",
+            Code.CUT_OFF,
+            f"{what}: {listed(whose, most=NAMED)}",
+            f"write {START}: native into the templates, or terminationDrainDuration into theirs"
+            f" {PROXY_CONFIG}",
+        )
 
 
 def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
@@ -510,27 +534,37 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
         else "refused at once: no ready endpoint, or another certificate"
     )
     what = f"the webhook did not change a pod in namespace {namespace}: {how}"
-    do = (
+    return _problem(
+        "network",
+        Code.UNREACHED,
+        what,
         "let the API server reach port 8443 of the units; where the model is in a mesh with STRICT"
-        " mTLS, see `juju status` for the PeerAuthentication"
+        " mTLS, see `juju status` for the PeerAuthentication",
     )
-    return _problem("network", Code.UNREACHED, what, do)
 
 
 def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     """Judge the Lease that elects the unit that acts."""
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
-        what = f"Lease {name}: no process holds it, so no proxy is told to quit"
-        return _problem("lease", Code.NO_LEADER, what, "see the log of the workload")
+        return _problem(
+            "lease",
+            Code.NO_LEADER,
+            f"Lease {name}: no process holds it, so no proxy is told to quit",
+            "see the log of the workload",
+        )
     try:
         renewed = datetime.fromisoformat(record.renew_time or "")
     except ValueError:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
     late = timedelta(seconds=record.lease_duration_seconds or 15) + LATE
     if now - renewed > late:
-        what = f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z"
-        return _problem("lease", Code.NO_LEADER, what, "see the log of the workload")
+        return _problem(
+            "lease",
+            Code.NO_LEADER,
+            f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z",
+            "see the log of the workload",
+        )
     return _ok("lease", f"{holder} leads")
 
 

@@ -114,8 +114,12 @@ class Terminal(NamedTuple):
         Without a width, and without a text, it is one line.
         """
         plain = printable(text.text)
-        fits = self.width is None or taken + len(plain) <= self.width
-        if self.width is None or fits or not plain or text.style is Style.COMMAND:
+        if (
+            self.width is None
+            or taken + len(plain) <= self.width
+            or not plain
+            or text.style is Style.COMMAND
+        ):
             return [(head + self.paint(text)).rstrip()]
         below = self.width - taken < _NARROWEST
         margin = len(head) - len(head.lstrip()) + _BELOW if below else taken

@@ -68,11 +68,10 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 def probes(telemetry: Telemetry) -> Counter:
     """The counter of probes: of an answer with a sidecar, an answer without one, no answer."""
-    outcomes = ("injected", "refused", "unreachable")
     return telemetry.counter(
         "injector_probes",
         "Probes of Istio's injectors, by outcome.",
-        outcome=outcomes,
+        outcome=("injected", "refused", "unreachable"),
     )
 
 

@@ -384,15 +384,20 @@ def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
     logged = {injector.configuration: injector.state for injector in before.injectors}
     for injector in planes.injectors:
         if logged.get(injector.configuration) is not injector.state:
-            fields = ("configuration", "revision", "state", "why", "native")
-            extra = {"event": "injector", **{name: getattr(injector, name) for name in fields}}
             _log.log(
                 logging.INFO if injector.state in _EXPECTED else logging.WARNING,
                 "%s: %s: %s",
                 injector.configuration or "no injector",
                 injector.state,
                 injector.why,
-                extra=extra,
+                extra={
+                    "event": "injector",
+                    "configuration": injector.configuration,
+                    "revision": injector.revision,
+                    "state": injector.state,
+                    "why": injector.why,
+                    "native": injector.native,
+                },
             )
     capability, why = planes.native.capability, planes.native.why
     if why and planes.native != before.native:
