@@ -146,12 +146,16 @@ class Connection(web.RequestHandler, Peer):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(
-            listener.server, loop=listener.loop, access_log=cast("Any", None),
+            listener.server,
+            loop=listener.loop,
+            access_log=cast("Any", None),
             lingering_time=listener.limits.linger,
             auto_decompress=False,  # A few bytes of gzip can be gigabytes.
-            max_line_size=4096, max_field_size=4096, max_headers=32,  # aiohttp allows 2 MiB.
+            max_line_size=4096,
+            max_field_size=4096,
+            max_headers=32,  # aiohttp allows 2 MiB.
             read_bufsize=BUFFER,
-        )  # fmt: skip
+        )
         self.listener = listener
         self.wait("handshake")
 
@@ -223,8 +227,11 @@ class Connection(web.RequestHandler, Peer):
         elif self.waits_for == "idle":
             self.say_last(Closed.IDLE)
         else:
-            text = f"no complete request in {self.listener.limits.request:g} s"
-            self.say_last(Closed.TIMEOUT, 408, text)
+            self.say_last(
+                Closed.TIMEOUT,
+                408,
+                f"no complete request in {self.listener.limits.request:g} s",
+            )
 
     def say_last(self, why: Closed, status: int = 503, text: str = "closed, try again") -> None:
         """Write a last answer; close when the client does, or after `ServingLimits.linger`.
@@ -251,8 +258,12 @@ class Connection(web.RequestHandler, Peer):
         if not self.why:
             self.why = Closed.HANDSHAKE if self.waits_for == "handshake" else Closed.PEER
             if isinstance(exc, ssl.SSLError):  # The client may not trust the certificate.
-                extra = {"event": "connection", "outcome": self.why}
-                _log.warning("%s: %s", self.address, exc, extra=extra)
+                _log.warning(
+                    "%s: %s",
+                    self.address,
+                    exc,
+                    extra={"event": "connection", "outcome": self.why},
+                )
             if self.waits_for == "request":
                 self.listener.refused(400, "the client left before the request was complete")
         if self in self.listener.connections:
@@ -302,8 +313,10 @@ class Listener:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
         some = descriptors // 4 if descriptors != resource.RLIM_INFINITY else limits.connections
         memory = min(limits.memory, available_memory() // 16)
-        most = min(limits.connections, some, memory // CONNECTION)
-        self.connections = Connections[Connection](max(1, most), memory)
+        self.connections = Connections[Connection](
+            max(1, min(limits.connections, some, memory // CONNECTION)),
+            memory,
+        )
         self._before = 0  # Connections that there were.
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
@@ -320,9 +333,13 @@ class Listener:
         if not self.context:
             return connection
         return _Tls(
-            self.loop, connection, self.context(), cast("Any", None),
-            server_side=True, ssl_shutdown_timeout=self.limits.request,
-        )  # fmt: skip
+            self.loop,
+            connection,
+            self.context(),
+            cast("Any", None),
+            server_side=True,
+            ssl_shutdown_timeout=self.limits.request,
+        )
 
     async def close(self, patience: float) -> None:
         """Accept no more, close idle connections, and after ``patience`` seconds all others."""

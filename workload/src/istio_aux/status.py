@@ -48,17 +48,27 @@ RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any
 def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
     """What the charm shows of a status: without times, counters and numbers of attempts."""
     return (
-        status.stuck_total, status.blocked_total, status.lost_total, status.unstarted_total,
+        status.stuck_total,
+        status.blocked_total,
+        status.lost_total,
+        status.unstarted_total,
         status.unmeshed_total,
-        status.called_before_us, status.capability, status.capability_why, status.certificate,
-        status.injector_live, status.selected_namespaces, status.selected_total,
-        status.unmeshed_unknown, status.applications, status.ambient_total,
+        status.called_before_us,
+        status.capability,
+        status.capability_why,
+        status.certificate,
+        status.injector_live,
+        status.selected_namespaces,
+        status.selected_total,
+        status.unmeshed_unknown,
+        status.applications,
+        status.ambient_total,
         # Their number changes all the time; the last one matters where no new one comes.
         status.sidecars and status.sidecars.pods > 0 if status.absent or status.ambient else None,
         [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
         [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
-    )  # fmt: skip
+    )
 
 
 def page(
@@ -77,21 +87,35 @@ def page(
     begin = bisect_right(pods, (namespace, name), key=place)
     shown = [
         msgspec.structs.replace(
-            pod, reason=shortened(pod.reason, TEXT - 1), owner=shortened(pod.owner, TEXT - 1)
+            pod,
+            reason=shortened(pod.reason, TEXT - 1),
+            owner=shortened(pod.owner, TEXT - 1),
         )
         for pod in pods[begin : begin + limit]
     ]
-    more = "/".join(place(shown[-1])) if begin + limit < len(pods) else ""
-    return PodPage(len(pods), shown, more, leader, list(holders))
+    return PodPage(
+        len(pods),
+        shown,
+        "/".join(place(shown[-1])) if begin + limit < len(pods) else "",
+        leader,
+        list(holders),
+    )
 
 
 def listed(
-    unmeshed: Iterable[answers.Unmeshed], troubled: Iterable[tuple[str, answers.TroubledPod]]
+    unmeshed: Iterable[answers.Unmeshed],
+    troubled: Iterable[tuple[str, answers.TroubledPod]],
 ) -> Iterator[ListedPod]:
     """Yield the pods as the pages show them."""
     for pod in unmeshed:
         yield ListedPod(
-            pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner, code=pod.code
+            pod.namespace,
+            pod.name,
+            "unmeshed",
+            pod.reason,
+            pod.since,
+            pod.owner,
+            code=pod.code,
         )
     for state, pod in troubled:
         if state in STATES:
@@ -176,7 +200,8 @@ def application(
             holders=holders if answers.HELD & {*states} else (),
         )
         return web.Response(
-            body=printable_json(msgspec.json.encode(shown)), content_type="application/json"
+            body=printable_json(msgspec.json.encode(shown)),
+            content_type="application/json",
         )
 
     async def show_metrics(_request: web.Request) -> web.Response:
@@ -188,11 +213,15 @@ def application(
 
     application = web.Application()
     application.on_response_prepare.append(last)
-    application.router.add_get("/livez", livez)
-    application.router.add_get("/readyz", readyz)
-    application.router.add_get("/status", show_status)
-    application.router.add_get("/pods", show_pods)
-    application.router.add_get("/metrics", show_metrics)
+    application.add_routes(
+        [
+            web.get("/livez", livez),
+            web.get("/readyz", readyz),
+            web.get("/status", show_status),
+            web.get("/pods", show_pods),
+            web.get("/metrics", show_metrics),
+        ]
+    )
     return application
 
 
@@ -219,8 +248,12 @@ async def send_notices(
                 else:
                     pause = backoff.next()
                     if trouble != before:  # Pebble may be away for long.
-                        extra = {"event": "notice"}
-                        _log.warning("%s: notice not added: %s", socket, trouble, extra=extra)
+                        _log.warning(
+                            "%s: notice not added: %s",
+                            socket,
+                            trouble,
+                            extra={"event": "notice"},
+                        )
             await asyncio.sleep(pause)
 
 

@@ -28,9 +28,16 @@ M = TypeVar("M", Counter, Gauge, Histogram)
 
 # The first two are normal.
 WATCH_REASONS = (
-    "ended", "relist", "expired", "silent", "connection", "throttled", "server-error", "refused",
+    "ended",
+    "relist",
+    "expired",
+    "silent",
+    "connection",
+    "throttled",
+    "server-error",
+    "refused",
     "went-back",
-)  # fmt: skip
+)
 
 
 class Telemetry:
@@ -41,10 +48,13 @@ class Telemetry:
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
         self.watch_restarts = self.counter(
-            "watch_restarts", "Watches that started again, by reason.", reason=WATCH_REASONS
+            "watch_restarts",
+            "Watches that started again, by reason.",
+            reason=WATCH_REASONS,
         )
         self.internal_errors = self.counter(
-            "internal_errors", "Unhandled exceptions; the log has a traceback of each."
+            "internal_errors",
+            "Unhandled exceptions; the log has a traceback of each.",
         )
 
     def counter(self, name: str, meaning: str, **labels: Iterable[str]) -> Counter:
@@ -63,12 +73,21 @@ class Telemetry:
         return self._metric(Histogram, name, meaning, {}, buckets=buckets)
 
     def _metric(
-        self, kind: type[M], name: str, meaning: str, labels: Mapping[str, Iterable[str]],
+        self,
+        kind: type[M],
+        name: str,
+        meaning: str,
+        labels: Mapping[str, Iterable[str]],
         **more: Any,
-    ) -> M:  # fmt: skip
+    ) -> M:
         if name not in self._made:
-            full = f"istio_aux_{name}"
-            made = kind(full, meaning, [*labels], registry=self._registry, **more)
+            made = kind(
+                f"istio_aux_{name}",
+                meaning,
+                [*labels],
+                registry=self._registry,
+                **more,
+            )
             for values in product(*labels.values()) if labels else ():
                 made.labels(*values)
             self._made[name] = made
@@ -90,8 +109,11 @@ class Recorder:
         """An unhandled exception was caught; the task names what failed if ``about`` does not."""
         task = asyncio.current_task()
         self._telemetry.internal_errors.inc()
-        name = about or (task and task.get_name())
-        _log.exception("%s", name, extra={"event": "internal-error"})
+        _log.exception(
+            "%s",
+            about or (task and task.get_name()),
+            extra={"event": "internal-error"},
+        )
 
     def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
         if _log.isEnabledFor(level):
@@ -111,7 +133,13 @@ class Recorder:
     ) -> None:
         if self.leading:
             self._events.emit(
-                pod, kind, reason=reason, action=action, note=note, code=code, once=once
+                pod,
+                kind,
+                reason=reason,
+                action=action,
+                note=note,
+                code=code,
+                once=once,
             )
 
 

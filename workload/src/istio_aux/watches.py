@@ -71,17 +71,24 @@ class Surroundings:
         """
         self.namespaces = Namespaces(relabelled)
         self.injectors = Watcher(
-            client, self.namespaces, telemetry, changed=changed,
-            ours=settings.webhook_configuration, root=settings.root_namespace,
-            selectors=settings.namespace_selectors, clock=clock,
-        )  # fmt: skip
+            client,
+            self.namespaces,
+            telemetry,
+            changed=changed,
+            ours=settings.webhook_configuration,
+            root=settings.root_namespace,
+            selectors=settings.namespace_selectors,
+            clock=clock,
+        )
         self.watches = Watches(client, telemetry)
         there = self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
         configured = self.watches.add(
             "order" if ordered else "injectors",
-            actions.CONFIGURATIONS, Configuration, self.injectors.configurations,
+            actions.CONFIGURATIONS,
+            Configuration,
+            self.injectors.configurations,
             need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
-        )  # fmt: skip
+        )
         self._listed = there.synced, configured.synced
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -122,10 +129,10 @@ class Watches:
         """Begin without watches; ``telemetry`` counts restarts, unreadable objects and errors."""
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
-        unreadable = telemetry.gauge(
-            "unreadable_objects", "Kubernetes objects that exist and cannot be read."
-        )
-        unreadable.set_function(lambda: len(self.unreadable()))
+        telemetry.gauge(
+            "unreadable_objects",
+            "Kubernetes objects that exist and cannot be read.",
+        ).set_function(lambda: len(self.unreadable()))
 
     def add(
         self,
@@ -138,9 +145,13 @@ class Watches:
     ) -> Watch[T]:
         """Add a collection; the handlers receive each change in this order."""
         watch = Watch(
-            self._client, path, kind, _FanOut(handlers, self._telemetry),
-            selection=selection, restarted=self._count_restart,
-        )  # fmt: skip
+            self._client,
+            path,
+            kind,
+            _FanOut(handlers, self._telemetry),
+            selection=selection,
+            restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
+        )
         self._watches[name] = watch, need
         return watch
 
@@ -166,8 +177,10 @@ class Watches:
 
     def dead(self) -> str:
         """Return which watch counts as dead, and why; empty if each of them is alive."""
-        dead = (name for name, (watch, _) in self._watches.items() if watch.silent >= LEADING)
-        return next((f"watch {name}: {_unheard(self._watches[name][0])}" for name in dead), "")
+        for name, (watch, _) in self._watches.items():
+            if watch.silent >= LEADING:
+                return f"watch {name}: {_unheard(watch)}"
+        return ""
 
     @property
     def ready(self) -> bool:
@@ -187,11 +200,11 @@ class Watches:
     @property
     def forbidden(self) -> dict[str, str]:
         """What the account may not list, such as ``namespaces``, by the name of its watch."""
-        watches = ((name, watch) for name, (watch, _) in self._watches.items())
-        return {name: it.path.rpartition("/")[2] for name, it in watches if it.forbidden}
-
-    def _count_restart(self, reason: str) -> None:
-        self._telemetry.watch_restarts.labels(reason).inc()
+        return {
+            name: watch.path.rpartition("/")[2]
+            for name, (watch, _) in self._watches.items()
+            if watch.forbidden
+        }
 
 
 def _outdated(watch: Watch[Any]) -> str:

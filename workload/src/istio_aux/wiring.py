@@ -72,57 +72,102 @@ class Wiring:
         self.client = client or Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = settings.start(Capability.UNKNOWN)
-        source = "/".join(settings.lease or ())
-        self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
+        self._events = Events(
+            self.client,
+            socket.gethostname(),
+            source="/".join(settings.lease or ()),
+            clock=clock,
+        )
         self._around = Surroundings(
-            self.client, settings, self.telemetry,
-            changed=self._control_planes_changed, relabelled=self._relabelled, clock=clock,
+            self.client,
+            settings,
+            self.telemetry,
+            changed=self._control_planes_changed,
+            relabelled=self._relabelled,
+            clock=clock,
             ordered=settings.webhook_configuration is not None,
-        )  # fmt: skip
+        )
         self._watches, self._injectors = self._around.watches, self._around.injectors
         self._leadership = Leadership()
         if lease := settings.lease:
             self._leadership = Lease(
-                self.client, *lease, identity or own_identity(settings.webhook_address.port),
-                checkpoint=self._checkpoint, recall=self._recall, unfit=self._watches.dead,
+                self.client,
+                *lease,
+                identity or own_identity(settings.webhook_address.port),
+                checkpoint=self._checkpoint,
+                recall=self._recall,
+                unfit=self._watches.dead,
                 clock=clock,
-            )  # fmt: skip
+            )
         self.webhook = AdmissionWebhook(
-            self.telemetry, self._start_of, self.client, left=self._injectors.left_to_ambient
+            self.telemetry,
+            self._start_of,
+            self.client,
+            left=self._injectors.left_to_ambient,
         )
         self._scope = QuitScope(
-            policy=settings.quit_policy, limits=settings.quit_limits, mode=settings.quit,
+            policy=settings.quit_policy,
+            limits=settings.quit_limits,
+            mode=settings.quit,
             options=settings.pod_options,
-        )  # fmt: skip
+        )
         self._quit = QuitController(
-            self.client, self._around.namespaces, self.telemetry, self._events, self._scope,
-            clock=clock, leadership=self._leadership,
-        )  # fmt: skip
+            self.client,
+            self._around.namespaces,
+            self.telemetry,
+            self._events,
+            self._scope,
+            clock=clock,
+            leadership=self._leadership,
+        )
         self._repair = RepairController(
-            self.client, self._around.namespaces, self.telemetry, self._events,
-            policy=settings.repair_policy, options=settings.pod_options, clock=clock,
-            going=self._around.namespaces.going, leadership=self._leadership,
-        )  # fmt: skip
+            self.client,
+            self._around.namespaces,
+            self.telemetry,
+            self._events,
+            policy=settings.repair_policy,
+            options=settings.pod_options,
+            clock=clock,
+            going=self._around.namespaces.going,
+            leadership=self._leadership,
+        )
         self._listed = self._watch_pods()
         self._limits = Limits()
         self._limited = [
             self._watches.add(
-                name, actions.collection("v1", name), kind, self._limits, need=Need.NEVER
+                name,
+                actions.collection("v1", name),
+                kind,
+                self._limits,
+                need=Need.NEVER,
             )
             for name, kind in LIMITED.items()
         ]
         self._credentials = credentials
-        gauge, when = self.telemetry.gauge, "When the present token"
-        gauge("ready", "Whether /readyz answers 200.").set_function(lambda: self._ready)
-        leads = gauge("leader", "Whether this process is the one that acts.")
-        leads.set_function(lambda: self._leadership.held)
-        have = "Pods that istio-aux looks after and that have a sidecar; NaN: not known."
-        with_sidecar = gauge("pods_with_sidecar", have)
-        with_sidecar.set_function(lambda: found.pods if (found := self._sidecars()) else math.nan)
-        issued = gauge("token_issue_timestamp_seconds", f"{when} was issued; 0: not known.")
-        issued.set_function(lambda: self._token_life().iat)
-        expires = gauge("token_expiration_timestamp_seconds", f"{when} expires; 0: not known.")
-        expires.set_function(lambda: self._token_life().exp)
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "ready": (
+                "Whether /readyz answers 200.",
+                lambda: self._ready,
+            ),
+            "leader": (
+                "Whether this process is the one that acts.",
+                lambda: self._leadership.held,
+            ),
+            "pods_with_sidecar": (
+                "Pods that istio-aux looks after and that have a sidecar; NaN: not known.",
+                lambda: found.pods if (found := self._sidecars()) else math.nan,
+            ),
+            "token_issue_timestamp_seconds": (
+                "When the present token was issued; 0: not known.",
+                lambda: self._token_life().iat,
+            ),
+            "token_expiration_timestamp_seconds": (
+                "When the present token expires; 0: not known.",
+                lambda: self._token_life().exp,
+            ),
+        }
+        for name, (meaning, value) in gauges.items():
+            self.telemetry.gauge(name, meaning).set_function(value)
 
     def _watch_pods(self) -> asyncio.Event:
         """Watch pods for the controllers that are on; the event is set when all are listed."""
@@ -132,10 +177,13 @@ class Wiring:
             return asyncio.Event()
         handlers = [*([self._quit] if quits else []), *([self._repair.store] if repairs else [])]
         return self._watches.add(
-            "pods", actions.PODS, Pod, *handlers,
+            "pods",
+            actions.PODS,
+            Pod,
+            *handlers,
             need=Need.ALWAYS if quits else Need.NEVER,
             selection=actions.NOT_TERMINAL if repairs else actions.JOBS,
-        ).synced  # fmt: skip
+        ).synced
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
@@ -269,12 +317,19 @@ class Wiring:
     def _start_of(self, pod: Pod) -> StartPolicy:
         """How a new pod starts, by its injector and by what its namespace allows."""
         known = all(watch.synced.is_set() for watch in self._limited)
-        limits = self._limits.of(pod.metadata.namespace) if known else None
-        return self._injectors.start(structs.replace(self._start, limits=limits), pod)
+        return self._injectors.start(
+            structs.replace(
+                self._start,
+                limits=self._limits.of(pod.metadata.namespace) if known else None,
+            ),
+            pod,
+        )
 
     def _control_planes_changed(self, control_planes: ControlPlanes) -> None:
-        capability = control_planes.native.capability
-        self._start = structs.replace(self._start, capability=capability)
+        self._start = structs.replace(
+            self._start,
+            capability=control_planes.native.capability,
+        )
         self._scope.istiod = control_planes.istiod
         self._repair.store.set_injectors(control_planes)
 

@@ -21,6 +21,7 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_version
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.injector.watcher import read_slices
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -37,7 +38,7 @@ from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Right
-from istio_aux.model.webhooks import SERVICE, Configuration, EndpointSlice, Service
+from istio_aux.model.webhooks import Configuration, Service
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
@@ -56,7 +57,13 @@ async def check(client: Client, request: ClusterRequest) -> int:
     every, ignore = await _results(client, request), request.ignore
     found = [each for each in every if each.code not in ignore]
     ignored = findings.ignored(each.code for each in every if each.code in ignore)
-    report.show(request.output, found, report.check_text, to=request.to, ignored=ignored)
+    report.show(
+        request.output,
+        found,
+        report.check_text,
+        to=request.to,
+        ignored=ignored,
+    )
     return 0 if preflight.works(found) else cluster.FAILED
 
 
@@ -66,8 +73,13 @@ async def _results(client: Client, request: ClusterRequest) -> list[CheckResult]
         async with asyncio.timeout(request.patience):
             await _run_checks(client, request, found)
     except TimeoutError:
-        late = f"the other checks were not finished within {request.patience:g} s"
-        found.append(preflight.unknown("time", late, "check again, with more time"))
+        found.append(
+            preflight.unknown(
+                "time",
+                f"the other checks were not finished within {request.patience:g} s",
+                "check again, with more time",
+            )
+        )
     return [preflight.finished(each) for each in found]
 
 
@@ -90,12 +102,24 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         missing = around.watches.missing()
         grant = "grant the account the right to list and watch"
         refused = around.watches.forbidden
-        known = None if "injectors" in missing else configurations.values()
-        results[:0] = await _tried("versions", _images(client, server, found, known))
+        results[:0] = await _tried(
+            "versions",
+            _images(
+                client,
+                server,
+                found,
+                None if "injectors" in missing else configurations.values(),
+            ),
+        )
         for name, why in missing.items():
             kind = refused.get(name)
-            may_not = f"this account may not list {kind}" if kind else why
-            results.append(preflight.unknown(name, may_not, grant))
+            results.append(
+                preflight.unknown(
+                    name,
+                    f"this account may not list {kind}" if kind else why,
+                    grant,
+                )
+            )
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
@@ -105,8 +129,13 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
             results += await _tried("pods", _moving(client, To(request.to), mesh, around, found))
             return
             if not mesh.known:
-                wait = "its probe has no answer yet"
-                results.append(preflight.unknown("injector", wait, "check again"))
+                results.append(
+                    preflight.unknown(
+                        "injector",
+                        "its probe has no answer yet",
+                        "check again",
+                    )
+                )
         selected = {
             name: labels
             for name, labels in around.namespaces.items()
@@ -115,8 +144,11 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         if "namespaces" not in missing:
             every = await cluster.find(client, None) if request.config else found
             results += preflight.overlapping(every.shared(around.namespaces))
-            selectors = str(settings.namespace_selectors)
-            results += preflight.namespaces(selectors, selected, mesh)
+            results += preflight.namespaces(
+                str(settings.namespace_selectors),
+                selected,
+                mesh,
+            )
             if any(ambient_by({}, labels) for labels in selected.values()):
                 results += await _tried("ambient", _ambient(client))
             if mesh.known:
@@ -148,18 +180,19 @@ async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[Che
 
 
 async def _unready(
-    client: Client, configurations: Mapping[str, Configuration]
+    client: Client,
+    configurations: Mapping[str, Configuration],
 ) -> list[CheckResult]:
     """Find the installations behind whose webhook no pod is ready."""
     results = list[CheckResult]()
     for name, configuration in sorted(configurations.items()):
-        hooks = [it for it in configuration.webhooks or () if it.name == START_WEBHOOK]
-        behind = {it.client_config.service for it in hooks} - {None}
-        for service in {Service(it.namespace, it.name) for it in behind if it}:
-            path = actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
-            chosen = {"labelSelector": f"{SERVICE}={service.name}"}
-            pages = [page async for page in actions.pages(client, path, EndpointSlice, chosen)]
-            if not any(each.ready for page in pages for each in page.items):
+        services = {
+            Service(behind.namespace, behind.name)
+            for hook in configuration.webhooks or ()
+            if hook.name == START_WEBHOOK and (behind := hook.client_config.service)
+        }
+        for service in services:
+            if not any(each.ready for each in await read_slices(client, service)):
                 results.append(preflight.unready(name, service))
     return results
 
@@ -167,7 +200,9 @@ async def _unready(
 async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
     kubelets = await read_kubelets(client)
     return preflight.versions(
-        server, kubelets, await actions.served(client, f"{rights.ADMISSION}/v1")
+        server,
+        kubelets,
+        await actions.served(client, f"{rights.ADMISSION}/v1"),
     )
 
 
@@ -180,8 +215,12 @@ async def _images(
     """Find the versions of Istio and istio-aux by the images of their pods."""
     istio = ours = None
     if configurations is not None:
-        hooks = ((it, hook) for it in configurations for hook in it.webhooks or ())
-        planes = {it.control_plane(hook).namespace for it, hook in hooks if hook.is_istios}
+        planes = {
+            configuration.control_plane(hook).namespace
+            for configuration in configurations
+            for hook in configuration.webhooks or ()
+            if hook.is_istios
+        }
         istio = await _tags(client, planes - {""}, "discovery")
     if not (found.gap or found.problems):
         homes = {it.settings.lease[0] for it in found.found if it.settings.lease}
@@ -193,10 +232,15 @@ async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Co
     """Count the tags of the images of a container in these namespaces."""
     tags = Counter[str]()
     for namespace in sorted(namespaces):
-        path = actions.collection("v1", "pods", namespace)
-        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
-            containers = (it for pod in page.items for it in pod.containers)
-            tags.update(it.tag for it in containers if it.name == container)
+        async for page in actions.pages(
+            client,
+            actions.collection("v1", "pods", namespace),
+            Pod,
+            actions.NOT_TERMINAL,
+        ):
+            tags.update(
+                each.tag for pod in page.items for each in pod.containers if each.name == container
+            )
     return tags
 
 
@@ -215,7 +259,9 @@ async def _rights_here(client: Client) -> Iterable[CheckResult]:
 
 
 async def _rights(
-    client: Client, settings: Settings, request: ClusterRequest
+    client: Client,
+    settings: Settings,
+    request: ClusterRequest,
 ) -> Iterable[CheckResult]:
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]
@@ -223,8 +269,13 @@ async def _rights(
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
     of_workload = request.config is not None and not request.pre
     whose = "the workload's account" if of_workload else "the account of this kubeconfig"
-    needs = of_workload or request.pre or not settings.lease
-    return (preflight.rights(whose, refused, needed=needs),)
+    return (
+        preflight.rights(
+            whose,
+            refused,
+            needed=of_workload or request.pre or not settings.lease,
+        ),
+    )
 
 
 async def _pods(
@@ -253,10 +304,12 @@ async def _pods(
         ours, out = found.of(pod, labels)
         wish = Wish.of(pod, labels)
         settings, wanted = ours.settings, mesh.expected(wish)
-        owner, allowed = controller(about), limits.of(about.namespace)
-        job = JobCounts(exits=bool(owner and owner.uid in jobs))
-        how = mesh.start(settings.start(Capability.UNKNOWN), wish)
-        how = replace(how, job=job, limits=allowed)
+        owner = controller(about)
+        how = replace(
+            mesh.start(settings.start(Capability.UNKNOWN), wish),
+            job=JobCounts(exits=bool(owner and owner.uid in jobs)),
+            limits=limits.of(about.namespace),
+        )
         seen += not out.why
         if not out.why and pod.has_proxy and cut_off(pod):
             cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
@@ -273,9 +326,12 @@ async def _pods(
     pods = preflight.pod_changes(seen, changes) if selects else ()
     cut = await _cut_off(client, found, mesh, namespaces) if selects else Counter[str]()
     return [
-        *preflight.unselected(left_out), *pods, *preflight.counting(sorted(counting)),
-        *preflight.failures(failed), *preflight.cut_off(cut_pods, cut),
-    ]  # fmt: skip
+        *preflight.unselected(left_out),
+        *pods,
+        *preflight.counting(sorted(counting)),
+        *preflight.failures(failed),
+        *preflight.cut_off(cut_pods, cut),
+    ]
 
 
 async def _cut_off(
@@ -295,14 +351,17 @@ async def _cut_off(
         if out.why or not mesh.expected(wish).expected:
             continue
         how = mesh.start(ours.settings.start(Capability.UNKNOWN), wish)
-        how = replace(how, job=each.job)
-        made = after_injection(each.pod, plan(each.pod, how))
+        made = after_injection(each.pod, plan(each.pod, replace(how, job=each.job)))
         cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
 
 
 async def _moving(
-    client: Client, to: To, mesh: ControlPlanes, around: Surroundings, found: Installations
+    client: Client,
+    to: To,
+    mesh: ControlPlanes,
+    around: Surroundings,
+    found: Installations,
 ) -> list[CheckResult]:
     """Say what breaks or stays behind when the cluster goes native or ambient."""
     if not mesh.known or "namespaces" in around.watches.missing():
@@ -324,11 +383,19 @@ async def _moving(
         if isinstance(each, str):
             unread.append(each)
         else:
-            pod, workload = each.pod, each.workload
-            survey.template(pod, workload, kept=kept(pod), job=each.job)
+            survey.template(
+                each.pod,
+                each.workload,
+                kept=kept(each.pod),
+                job=each.job,
+            )
     if to is To.AMBIENT:
-        path = actions.collection("networking.k8s.io/v1", "networkpolicies")
-        async for item in _all(client, path, NetworkPolicy, unread):
+        async for item in _all(
+            client,
+            actions.collection("networking.k8s.io/v1", "networkpolicies"),
+            NetworkPolicy,
+            unread,
+        ):
             survey.policy(item)
     return [*(preflight.unknown("pods", why) for why in unread[:TRIED]), *survey.results()]
 
@@ -354,13 +421,20 @@ async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> A
 
 
 async def _admission(
-    client: Client, settings: Settings, selected: Mapping[str, Mapping[str, str]]
+    client: Client,
+    settings: Settings,
+    selected: Mapping[str, Mapping[str, str]],
 ) -> list[CheckResult]:
     """Create a pod by a dry run."""
     if (labels := settings.pod_selector.sample()) is None:
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
-        do = "set another pod-selector if there are none"
-        return [preflight.unknown("network", why, do)]
+        return [
+            preflight.unknown(
+                "network",
+                why,
+                "set another pod-selector if there are none",
+            )
+        ]
     # Our webhook changes such a pod whatever the options say.
     pod, refusals = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never"), dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:
@@ -374,13 +448,26 @@ async def _admission(
         except UNANSWERED as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             return [preflight.unknown("network", why)]
-        took = system_clock().monotonic - began
-        return [preflight.network(namespace, answer, took)]
+        return [
+            preflight.network(
+                namespace,
+                answer,
+                system_clock().monotonic - began,
+            )
+        ]
     return [preflight.unknown("network", refused_in(refusals))]
 
 
 async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
-    path = actions.object_path(f"{rights.LEASES}/v1", "leases", *lease)
-    elected = await actions.read(client, path, StoredLease)
-    record = elected.spec if elected else None
-    return (preflight.lease("/".join(lease), record, system_clock().date),)
+    elected = await actions.read(
+        client,
+        actions.object_path(f"{rights.LEASES}/v1", "leases", *lease),
+        StoredLease,
+    )
+    return (
+        preflight.lease(
+            "/".join(lease),
+            elected.spec if elected else None,
+            system_clock().date,
+        ),
+    )

@@ -61,7 +61,8 @@ def run(
 
     Credentials are found as kubectl does. For ``patient`` see `Client`.
     """
-    server, config = "", request.config or Installation()
+    server = ""
+    config = request.config or Installation()
     # What `serve` logs is part of an answer, or of no interest.
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
@@ -70,11 +71,14 @@ def run(
             return await answer(client, request)
 
     try:
-        kubeconfig = request.kubeconfig or config.settings.kubeconfig
-        access = credentials.find(kubeconfig, context=request.context)
+        access = credentials.find(
+            request.kubeconfig or config.settings.kubeconfig,
+            context=request.context,
+        )
         if request.user:
             access = credentials.acting(access, request.user)
-        server, made = f"API server {access.server}", Client(access, patient=patient)
+        server = f"API server {access.server}"
+        made = Client(access, patient=patient)
         return asyncio.run(work())
     except AccessError as error:
         report.complain(str(error))
@@ -93,11 +97,18 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     ``show`` gets each pod, its `Judgement`, and the facts of `report.explain`. What has no pods,
     and what cannot be read, is one line on stderr.
     """
-    known, jobs, kubelets = dict[str, Labels | None](), dict[str, str](), dict[str, Kubelet]()
-    gaps, holds = list[str](), _Holds(client)
-    found, mesh, held, now = await find(client, request.config), None, None, system_clock()
-    unsure = found.problems and Code.SETTINGS not in request.ignore
-    status, each, told = FAILED if unsure else 0, None, list[str]()
+    known = dict[str, Labels | None]()
+    jobs = dict[str, str]()
+    kubelets = dict[str, Kubelet]()
+    gaps = list[str]()
+    told = list[str]()
+    holds = _Holds(client)
+    found = await find(client, request.config)
+    mesh = held = each = None
+    now = system_clock()
+    status = 0
+    if found.problems and Code.SETTINGS not in request.ignore:
+        status = FAILED
     async for each in workloads.find(client, request, told=told):
         if isinstance(each, str):
             report.complain(each)
@@ -108,25 +119,42 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             gaps += unlabelled
             known[where] = labels.get(where)
             jobs |= await counting(client, where)
-        kubelet = await kubelet_of(client, each, kubelets)
-        judged = found.judge(each, known[where], now, request.sidecars, kubelet=kubelet)
+        judged = found.judge(
+            each,
+            known[where],
+            now,
+            request.sidecars,
+            kubelet=await kubelet_of(client, each, kubelets),
+        )
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
-        counted = native and owner and owner.uid in jobs
-        notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counted else []
+        notes = list[Remark]()
+        if native and owner and owner.uid in jobs:
+            notes.append(Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}"))
         meshed = None
         judged = await _hook_failed(client, await holds.judge(judged))
         if not each.names_proxy:
             mesh = mesh or (await survey(client))[0]
             meshed, _ = report.outside(each, known[where], judged, mesh.expected)
             if isinstance(meshed, ReportUnmeshed) and meshed.doubted:
-                listens = await ask(client, each.metadata.key)
-                meshed, _ = report.outside(each, known[where], judged, mesh.expected, listens)
+                meshed, _ = report.outside(
+                    each,
+                    known[where],
+                    judged,
+                    mesh.expected,
+                    await ask(client, each.metadata.key),
+                )
         waits = each.unschedulable and resources.requests(each)
         if waits and waits.gpus and held is None:
             held = await _held(client, found.first)
-        facts = {"notes": notes, "meshed": meshed, "held": held if waits and waits.gpus else ""}
-        show(each, judged, **facts, now=now.date)
+        show(
+            each,
+            judged,
+            notes=notes,
+            meshed=meshed,
+            held=held if waits and waits.gpus else "",
+            now=now.date,
+        )
     tell([*told, *unknowns(found, gaps, request.ignore, said=[found.gap])])
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")
@@ -135,23 +163,29 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
 
 async def _held(client: Client, ours: Installation) -> str:
     """What finished pods hold of the GPUs; empty if they hold none, or may not be listed."""
-    held, pods, now = 0, 0, system_clock()
+    held = pods = 0
+    now = system_clock()
     with suppress(KubeError):
         async for pod in workloads.list_pods(client, "", actions.JOBS):
             if isinstance(pod, Pod) and pod.status.phase == "Running":
                 facts = PodFacts(pod, ours.policy(None))
                 if isinstance(decide_once(facts, now), Quit) and facts.requests:
-                    held, pods = held + facts.requests.gpus, pods + bool(facts.requests.gpus)
+                    held += facts.requests.gpus
+                    pods += bool(facts.requests.gpus)
     return f"; {held} GPUs are held by {pods} finished pods" if pods else ""
 
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
     """The Jobs that count exit codes of native sidecars, by UID; none if they cannot be read."""
-    path, found = actions.collection("batch/v1", "jobs", namespace), dict[str, str]()
+    path = actions.collection("batch/v1", "jobs", namespace)
+    found = dict[str, str]()
     with suppress(KubeError):
         async for page in actions.pages(client, path, Job, {}):
-            jobs = (job for job in page.items if counts_exits(job.spec.pod_failure_policy))
-            found |= {job.metadata.uid: str(job.metadata.key) for job in jobs}
+            found |= {
+                job.metadata.uid: str(job.metadata.key)
+                for job in page.items
+                if counts_exits(job.spec.pod_failure_policy)
+            }
     return found
 
 
@@ -169,7 +203,8 @@ async def find(client: Client, config: Installation | None) -> Installations:
     except ApiError as error:
         return Installations(gap=workloads.gap(error, "list mutatingwebhookconfigurations"))
     items = {item.metadata.name: item for page in read for item in page.items}
-    return installations(items.values(), [str(bad) for page in read for bad in page.unreadable])
+    unreadable = [str(bad) for page in read for bad in page.unreadable]
+    return installations(items.values(), unreadable)
 
 
 def unknowns(
@@ -183,11 +218,15 @@ def unknowns(
 
     ``gaps`` are why labels of namespaces are not known, which would say who looks after their pods.
     """
-    lines = [] if found.gap in {"", *said} else [f"judged by the default settings: {found.gap}"]
-    problems = found.problems if Code.SETTINGS not in ignore else ()
-    lines += (str(Remark(Code.SETTINGS, problem)) for problem in problems)
-    selected = "pods are judged as if their namespace were selected"
-    return lines + [f"{selected}: {gap}" for gap in dict.fromkeys(gaps) if not found.gap]
+    lines = list[str]()
+    if found.gap not in {"", *said}:
+        lines.append(f"judged by the default settings: {found.gap}")
+    if Code.SETTINGS not in ignore:
+        lines += (str(Remark(Code.SETTINGS, problem)) for problem in found.problems)
+    if not found.gap:
+        selected = "pods are judged as if their namespace were selected"
+        lines += (f"{selected}: {gap}" for gap in dict.fromkeys(gaps))
+    return lines
 
 
 def tell(lines: Iterable[str]) -> None:
@@ -209,7 +248,13 @@ def show_audit(pods: report.Audit, request: ClusterRequest, now: datetime) -> in
     if request.holders:
         report.show(request.output, pods.holders(), report.holders_text, audit=pods)
     else:
-        report.show(request.output, pods.findings, report.audit_text, audit=pods, now=now)
+        report.show(
+            request.output,
+            pods.findings,
+            report.audit_text,
+            audit=pods,
+            now=now,
+        )
     if request.report:
         try:
             request.report.write_text(page(pods, now), "utf-8")
@@ -227,13 +272,19 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
     What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of
     that, and no `KubeError`.
     """
-    now, owners, kubelets = system_clock(), set[str](), dict[str, Kubelet]()
-    tally, asked, holds = Tally(now), 0, _Holds(client)
-    selects, where = request.selectors is not None, request.namespace or ""
+    now = system_clock()
+    owners = set[str]()
+    kubelets = dict[str, Kubelet]()
+    tally = Tally(now)
+    asked = 0
+    holds = _Holds(client)
+    selects = request.selectors is not None
+    where = request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
     if selects and not labels:
         return report.Audit([], 0, 0, among=request.among(0))
-    (mesh, unread), found = await survey(client), await find(client, request.config)
+    mesh, unread = await survey(client)
+    found = await find(client, request.config)
     async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
         if selects and key.namespace not in labels:
@@ -247,20 +298,31 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
             continue
         tally.pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
-        kubelet = await kubelet_of(client, pod, kubelets)
-        judged = await holds.judge(found.judge(pod, its_labels, now, kubelet=kubelet))
+        judged = found.judge(
+            pod,
+            its_labels,
+            now,
+            kubelet=await kubelet_of(client, pod, kubelets),
+        )
+        judged = await holds.judge(judged)
         outcome = report.audit(pod, its_labels, judged, mesh.expected)
         if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
             asked += 1
-            answer = await ask(client, key)
-            outcome = report.audit(pod, its_labels, judged, mesh.expected, answer)
+            outcome = report.audit(
+                pod,
+                its_labels,
+                judged,
+                mesh.expected,
+                await ask(client, key),
+            )
         tally.judged(pod, judged, outcome)
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()
-        if uid not in owners and (not selects or each.namespace in labels)
+        if uid not in owners
+        and (not selects or each.namespace in labels)
         and now.wall - each.at.timestamp() < LATELY
-    ][: report.MOST]  # fmt: skip
+    ][: report.MOST]
     return tally.audit(
         found,
         among=request.among(tally.pods),
@@ -280,12 +342,14 @@ class _Holds:
     """
 
     def __init__(self, client: Client) -> None:
-        self._client, self._asked = client, 0
+        self._client = client
+        self._asked = 0
         self._istiod: str | None = None
 
     async def judge(self, judged: Judgement) -> Judgement:
         """Judge a pod again by what its proxy says, if it is held and not too many were asked."""
-        decision, ready = judged.decision, None
+        decision = judged.decision
+        ready = None
         if decision.stage != "held" or not decision.blocked_by:
             return judged
         if self._asked < ASKED:
@@ -318,7 +382,8 @@ async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kub
     """Read the pod's kubelet, if its version matters and is not ``known``; or say why not."""
     if not depends_on_kubelet(pod):
         return OBEYS
-    node, version = pod.spec.node_name or "", ""
+    node = pod.spec.node_name or ""
+    version = ""
     if node not in known:
         try:
             version = await actions.read_kubelet(client, node)
@@ -330,7 +395,9 @@ async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kub
 
 
 async def _namespaces(
-    client: Client, namespace: str | None, selectors: NamespaceSelectors | None = None
+    client: Client,
+    namespace: str | None,
+    selectors: NamespaceSelectors | None = None,
 ) -> tuple[dict[str, Labels], tuple[str, ...]]:
     """The labels of the namespaces in scope, by name, and why some are unknown.
 

@@ -99,11 +99,18 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _mutate(args: argparse.Namespace) -> int:
-    how = StartPolicy(
-        mode=args.start_mode, capability=args.capability, peers=args.peers,
-        pods=args.pod_selector, inject=args.inject_selector, sidecars=args.sidecars or (),
-    )  # fmt: skip
-    return files.mutate(args.files, how, args.output)
+    return files.mutate(
+        args.files,
+        StartPolicy(
+            mode=args.start_mode,
+            capability=args.capability,
+            peers=args.peers,
+            pods=args.pod_selector,
+            inject=args.inject_selector,
+            sidecars=args.sidecars or (),
+        ),
+        args.output,
+    )
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -127,7 +134,11 @@ def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
 
         module, _, name = place.partition(":")
         answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
-        return cluster.run(partial(answer, **more), _request(args), patient=patient)
+        return cluster.run(
+            partial(answer, **more),
+            _request(args),
+            patient=patient,
+        )
 
     return run
 
@@ -158,8 +169,11 @@ def _program() -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
-    width = min(shutil.get_terminal_size().columns, _WIDEST)
-    layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=width)
+    layout = partial(
+        argparse.RawDescriptionHelpFormatter,
+        max_help_position=26,
+        width=min(shutil.get_terminal_size().columns, _WIDEST),
+    )
     root = argparse.ArgumentParser(
         prog=_program(),
         formatter_class=layout,
@@ -174,7 +188,13 @@ def parser() -> argparse.ArgumentParser:
         summary, epilog = TEXTS[name]
         about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80)
         epilog = _CALL.sub(_program(), epilog)
-        command = add(name, formatter_class=layout, help=summary, description=about, epilog=epilog)
+        command = add(
+            name,
+            formatter_class=layout,
+            help=summary,
+            description=about,
+            epilog=epilog,
+        )
         command.set_defaults(run=run, parser=command)
         for each in arguments.split():
             flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
@@ -192,8 +212,12 @@ def _formats(**_asked: object) -> tuple[str, ...]:
 def _option(name: str) -> dict[str, Any]:
     """What argparse gets for an option of `serve`."""
     default, option = settings.default(name), settings.OPTIONS[name]
-    metavar = "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name]
-    return _value(metavar, option.read, f"as for serve: {option.meaning}", default=default)
+    return _value(
+        "|".join(type(default)) if isinstance(default, StrEnum) else _VALUES[name],
+        option.read,
+        f"as for serve: {option.meaning}",
+        default=default,
+    )
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -225,12 +249,16 @@ def _config(path: str) -> Installation:
 _NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"
 
 _target = matching(
-    f"(?:{_NAME}/)?{_NAME}", "TYPE/NAME, the name of a pod, or a TYPE", lambda found: found[0]
+    f"(?:{_NAME}/)?{_NAME}",
+    "TYPE/NAME, the name of a pod, or a TYPE",
+    lambda found: found[0],
 )
 _user = matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
 _count = matching("0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0]))
 _capability = matching(
-    "unasked|native|classic", "unasked, native or classic", lambda found: Capability(found[0])
+    "unasked|native|classic",
+    "unasked, native or classic",
+    lambda found: Capability(found[0]),
 )
 
 
@@ -249,7 +277,13 @@ _VALUES = {
     "sidecars": "NAME=HOW,...",
 }
 _POSITIONAL = {"targets", "shell"}
-_SHORT = {"all-namespaces": "-A", "file": "-f", "namespace": "-n", "output": "-o", "selector": "-l"}
+_SHORT = {
+    "all-namespaces": "-A",
+    "file": "-f",
+    "namespace": "-n",
+    "output": "-o",
+    "selector": "-l",
+}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
         "TARGET",

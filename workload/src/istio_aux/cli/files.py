@@ -142,7 +142,10 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
 
 
 def _read(
-    document: documents.Document, body: bytes, *, reviews: bool = False
+    document: documents.Document,
+    body: bytes,
+    *,
+    reviews: bool = False,
 ) -> tuple[tuple[str, str], dict[str, Any]]:
     """Return API group and kind of a document whose pods are known, and what is in it."""
     group, kind, version = kind_of(document)
@@ -167,7 +170,9 @@ def kind_of(document: documents.Document) -> tuple[str, str, str]:
 
 
 def _planned(
-    manifest: dict[str, Any], kind: tuple[str, str], how: StartPolicy
+    manifest: dict[str, Any],
+    kind: tuple[str, str],
+    how: StartPolicy,
 ) -> Iterator[tuple[Pod, Plan, PodTemplate]]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for each in templates.read(manifest, *kind):
@@ -228,7 +233,10 @@ def answer_each(files: Iterable[str], answer: Answer) -> int:
 
 
 def _outcome(
-    name: str, document: documents.Document | documents.BadDocument, answer: Answer, body: bytes
+    name: str,
+    document: documents.Document | documents.BadDocument,
+    answer: Answer,
+    body: bytes,
 ) -> str:
     """Answer one document: ``answered``, ``bad``, or ``left out`` for what has no known pods."""
     if isinstance(document, documents.BadDocument):

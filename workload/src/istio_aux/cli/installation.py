@@ -65,9 +65,11 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         options, namespace = self.settings.pod_options, pod.metadata.namespace
         selected = labels is None or options.namespaces.matches(labels)
         scope = QuitScope(
-            mode=self.settings.quit, options=options, applications=self.applications,
+            mode=self.settings.quit,
+            options=options,
+            applications=self.applications,
             namespaces={namespace} if selected else set(),
-        )  # fmt: skip
+        )
         chosen = options.pods.matches(pod.labels)
         why = scope.left_out(namespace, application_of(pod.metadata), chosen=chosen)
         if not why:
@@ -186,14 +188,23 @@ class Installations(msgspec.Struct, frozen=True):
         if self.problems or self.gap:
             why = "; ".join(self.problems) or why
             return Judgement(ours, facts, decision, "unknown", decision.reason, why)
-        return Judgement(ours, facts, decision, "ignore", decision.reason, why, change)
+        return Judgement(
+            ours,
+            facts,
+            decision,
+            "ignore",
+            decision.reason,
+            why,
+            change,
+        )
 
 
 NOT_INSTALLED = LeftOut("istio-aux is not installed in this cluster")
 
 
 def installations(
-    configurations: Iterable[Configuration], unreadable: Iterable[str] = ()
+    configurations: Iterable[Configuration],
+    unreadable: Iterable[str] = (),
 ) -> Installations:
     """The installations whose webhook configurations these are, by their names.
 
@@ -209,8 +220,10 @@ def installations(
                 options, asked = settings.read_published(text)
                 found.append(Installation(source=name, settings=options, applications=asked))
             else:
-                lacks = f"has no settings in its annotation {SETTINGS}: give --config"
-                problems.append(f"configuration {name} {lacks}")
+                problems.append(
+                    f"configuration {name} has no settings in its annotation {SETTINGS}:"
+                    " give --config"
+                )
         except (BadValueError, settings.SettingsError) as error:
             problems.append(f"configuration {name}: {error}")
     problems += [f"cannot read configuration {bad}" for bad in unreadable]

@@ -44,8 +44,12 @@ MOST = 100  # Namespaces that are shown.
 
 # Beginnings of the keys of annotations that do nothing without a sidecar.
 _FOR_SIDECARS = (
-    "istio-aux.io/", "sidecar.istio.io/", "traffic.sidecar.istio.io/", PROXY_CONFIG, TEMPLATES,
-)  # fmt: skip
+    "istio-aux.io/",
+    "sidecar.istio.io/",
+    "traffic.sidecar.istio.io/",
+    PROXY_CONFIG,
+    TEMPLATES,
+)
 _TAKE_OUT = "take that out"
 HBONE = 15008  # istio.io/latest/docs/ambient/usage/networkpolicy.
 
@@ -95,42 +99,55 @@ class Obstacle(NamedTuple):
 
 _OBSTACLES = (
     Obstacle(
-        Code.END_PROXY, "end the proxy, which is started again: their Job may count that",
+        Code.END_PROXY,
+        "end the proxy, which is started again: their Job may count that",
         f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
     ),
     Obstacle(
-        Code.RAISED, "will be refused: beside a native sidecar they need more than is allowed",
+        Code.RAISED,
+        "will be refused: beside a native sidecar they need more than is allowed",
         "lower what init containers ask for, or raise what quotas and limits allow",
         Verdict.PROBLEM,
     ),
     Obstacle(
-        Code.UNTRIED, f"have {not_native.UNTRIED}",
+        Code.UNTRIED,
+        f"have {not_native.UNTRIED}",
         f'try them on one pod with {NATIVE_SIDECAR}: "true"',
     ),
     Obstacle(
-        Code.HURRIED, f"may fail: {not_native.HURRIED}, and their Job counts exit codes of proxies",
-        f"set terminationGracePeriodSeconds to {ending.SHORT} or more", Verdict.PROBLEM,
+        Code.HURRIED,
+        f"may fail: {not_native.HURRIED}, and their Job counts exit codes of proxies",
+        f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
+        Verdict.PROBLEM,
     ),
     Obstacle(Code.TOO_MUCH, "are too much to judge", "look at them"),
-)  # fmt: skip
+)
 _FOUND = {each.code: each for each in _OBSTACLES}
 _FAILS = _FOUND[Code.END_PROXY]._replace(
-    what="fail: they end the proxy, and their Job allows no restart", result=Verdict.PROBLEM
+    what="fail: they end the proxy, and their Job allows no restart",
+    result=Verdict.PROBLEM,
 )
 _KEPT = _FAILS._replace(
-    what=f"stay classic: {scripts.ENDS}, and their Job allows no restart", result=Verdict.NOTE
+    what=f"stay classic: {scripts.ENDS}, and their Job allows no restart",
+    result=Verdict.NOTE,
 )
 _SIDECARS = {
     To.NATIVE: Obstacle(
-        Code.HAVE_SIDECARS, "pods have a classic sidecar", "nothing: the pods after them go native"
+        Code.HAVE_SIDECARS,
+        "pods have a classic sidecar",
+        "nothing: the pods after them go native",
     ),
     To.AMBIENT: Obstacle(
-        Code.HAVE_SIDECARS, "pods have a sidecar", "create them again once their namespace is moved"
+        Code.HAVE_SIDECARS,
+        "pods have a sidecar",
+        "create them again once their namespace is moved",
     ),
 }
 _REFUSING = {
     To.NATIVE: Obstacle(
-        Code.REFUSE, f"refuse a sidecar by {INJECT}", f"{_TAKE_OUT}: they end beside that one"
+        Code.REFUSE,
+        f"refuse a sidecar by {INJECT}",
+        f"{_TAKE_OUT}: they end beside that one",
     ),
     To.AMBIENT: Obstacle(
         Code.REFUSE,
@@ -144,18 +161,22 @@ _INIT = Obstacle(
     "see that they reach what they call: without the sidecar, or before it, they were outside",
 )
 _COUNTING = Obstacle(
-    Code.COUNTED, f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
-    "name a container in each onExitCodes", Verdict.PROBLEM,
-)  # fmt: skip
+    Code.COUNTED,
+    f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
+    "name a container in each onExitCodes",
+    Verdict.PROBLEM,
+)
 _SMALL = Obstacle(
-    Code.REFUSED, "will be refused: resources for the whole pod have no room for a sidecar",
+    Code.REFUSED,
+    "will be refused: resources for the whole pod have no room for a sidecar",
     "raise them by what the proxy requests, 0.1 CPUs and 128Mi of memory by default",
     Verdict.PROBLEM,
-)  # fmt: skip
+)
 _CLASSIC = Obstacle(
-    Code.STAY_CLASSIC, "stay classic by their own annotation",
+    Code.STAY_CLASSIC,
+    "stay classic by their own annotation",
     f"take out {START} or {NATIVE_SIDECAR}",
-)  # fmt: skip
+)
 _ASKING = Obstacle(Code.ASK, f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT)
 _ENDING = Obstacle(
     Code.END_PROXY,
@@ -163,11 +184,15 @@ _ENDING = Obstacle(
     _TAKE_OUT,
 )
 _PORTS = Obstacle(
-    Code.CLOSED, f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
-    f"allow TCP port {HBONE}, too", Verdict.PROBLEM,
-)  # fmt: skip
+    Code.CLOSED,
+    f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
+    f"allow TCP port {HBONE}, too",
+    Verdict.PROBLEM,
+)
 _BOTH = Obstacle(
-    Code.BOTH, "labels win over the one for ambient", "remove them when the namespace is moved"
+    Code.BOTH,
+    "labels win over the one for ambient",
+    "remove them when the namespace is moved",
 )
 
 
@@ -197,10 +222,20 @@ class Survey:
         if pod.has_proxy or (self._to is To.AMBIENT and pod.has_native_proxy):
             self._add(about.namespace, _SIDECARS[self._to], about.name)
         if owner is None or (group(owner), owner.kind) not in WORKLOADS:
-            name = str(owner or f"Pod/{about.name}")
-            self.template(before_injection(pod), name, kept=kept)
+            self.template(
+                before_injection(pod),
+                str(owner or f"Pod/{about.name}"),
+                kept=kept,
+            )
 
-    def template(self, pod: Pod, name: str, *, kept: bool, job: JobCounts | None = None) -> None:
+    def template(
+        self,
+        pod: Pod,
+        name: str,
+        *,
+        kept: bool,
+        job: JobCounts | None = None,
+    ) -> None:
         """Take in the next pod of a workload; ``job``: what that counts as a failure."""
         where = pod.metadata.namespace
         wish = Wish.of(pod, self._namespaces.get(where, {}))
@@ -215,8 +250,11 @@ class Survey:
     def policy(self, policy: NetworkPolicy) -> None:
         """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
         about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
-        around = self._namespaces.get(about.namespace, {})
-        meshed = self._mesh.expected(Wish(namespace=about.namespace, around=around)).expected
+        wish = Wish(
+            namespace=about.namespace,
+            around=self._namespaces.get(about.namespace, {}),
+        )
+        meshed = self._mesh.expected(wish).expected
         if meshed and ports and all(of and not any(p.reached for p in of) for of in ports):
             self._add(about.namespace, _PORTS, f"NetworkPolicy/{about.name}")
 
@@ -225,8 +263,13 @@ class Survey:
         for name in sorted(self._found)[:MOST]:
             check = f"namespace {name}" if name else "namespaces"
             for (code, what, do, result), names in self._found[name].items():
-                line = f"{len(names)} {what}: {listed(names, most=NAMED)}"
-                yield CheckResult(check, result, line, do, code)
+                yield CheckResult(
+                    check,
+                    result,
+                    f"{len(names)} {what}: {listed(names, most=NAMED)}",
+                    do,
+                    code,
+                )
         if (more := len(self._found) - MOST) > 0:
             yield CheckResult("namespaces", Verdict.NOTE, f"and {more} more", "move the first ones")
         if not self._found:
@@ -265,7 +308,10 @@ def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
     # What admission has written is no wish of its author.
     keys = [] if start_order.on(pod.metadata) else begun(pod.metadata, _FOR_SIDECARS)
     if keys:
-        what = f"have annotations without effect ({listed(keys)})"
-        yield Obstacle(Code.VAIN, what, _TAKE_OUT)
+        yield Obstacle(
+            Code.VAIN,
+            f"have annotations without effect ({listed(keys)})",
+            _TAKE_OUT,
+        )
     if any(each.restart_policy != "Always" for each in pod.init_containers):
         yield _INIT

@@ -61,10 +61,21 @@ async def free(client: Client, request: ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
     found = await cluster.find(client, request.config)
     # As the installation treats pods, but that no pod is deleted.
-    policy = structs.replace(found.first.policy(request.sidecars), dead_proxy=DeadProxy.REPORT)
-    run, status, kubelets = _FreeRun(client, request, policy), 0, dict[str, Kubelet]()
-    jobs = {} if request.targets else actions.JOBS
-    async for each in workloads.find(client, request, jobs):
+    run = _FreeRun(
+        client,
+        request,
+        structs.replace(
+            found.first.policy(request.sidecars),
+            dead_proxy=DeadProxy.REPORT,
+        ),
+    )
+    status = 0
+    kubelets = dict[str, Kubelet]()
+    async for each in workloads.find(
+        client,
+        request,
+        {} if request.targets else actions.JOBS,
+    ):
         if isinstance(each, Pod):
             run.consider(each, await cluster.kubelet_of(client, each, kubelets))
         else:
@@ -80,7 +91,9 @@ class _FreeRun:
     """One run of the command. It is the handler of the watches of the pods that hang."""
 
     def __init__(self, client: Client, request: ClusterRequest, policy: QuitPolicy) -> None:
-        self._client, self._request, self._policy = client, request, policy
+        self._client = client
+        self._request = request
+        self._policy = policy
         self.verdicts: dict[Key, QuitVerdict] = {}  # What would be done, and then what was done.
         self._looked_at = 0
         self._hung = set[Key]()
@@ -91,9 +104,14 @@ class _FreeRun:
         self._watches = Watches(client, telemetry)
         self._leadership = Leadership(held=False)
         self._quit = QuitController(
-            client, self._labels, telemetry, self._events, QuitScope(policy=policy),
-            leadership=self._leadership, ended=self._ends.__setitem__,
-        )  # fmt: skip
+            client,
+            self._labels,
+            telemetry,
+            self._events,
+            QuitScope(policy=policy),
+            leadership=self._leadership,
+            ended=self._ends.__setitem__,
+        )
 
     def consider(self, pod: Pod, kubelet: Kubelet) -> None:
         """Find out whether the pod hangs; of others, those count that are named or blocked.
@@ -102,27 +120,35 @@ class _FreeRun:
         to pods that are named.
         """
         self._looked_at += 1
-        facts, named = PodFacts(pod, self._policy, kubelet), bool(self._request.targets)
-        decision, phase = decide_once(facts, system_clock()), pod.status.phase
+        facts = PodFacts(pod, self._policy, kubelet)
+        named = bool(self._request.targets)
+        decision = decide_once(facts, system_clock())
+        phase = pod.status.phase
         outcome: QuitResult = "kept"
-        reason, requests, running = (
-            pod.unschedulable or decision.reason,
-            resources.held(pod),
-            phase == "Running" or isinstance(decision, Quit),
-        )
+        reason = pod.unschedulable or decision.reason
+        requests = resources.held(pod)
+        running = phase == "Running" or isinstance(decision, Quit)
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:
             outcome, reason, requests = "ended", f"it had ended before: {phase}", Requests()
         elif due and running:
             if facts.outlasting and (self._request.dry_run or not named):
-                reason = f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
-                reason += f"without network: only done to a pod that is named; {_HELP}"
+                reason = (
+                    f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
+                    f"without network: only done to a pod that is named; {_HELP}"
+                )
             else:
                 outcome = "would-free" if self._request.dry_run else "stuck"
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
-            key, owner = pod.metadata.key, str(controller(pod.metadata) or "")
-            self.verdicts[key] = QuitVerdict(*key, outcome, reason, requests, owner)
+            key = pod.metadata.key
+            self.verdicts[key] = QuitVerdict(
+                *key,
+                outcome,
+                reason,
+                requests,
+                owner=str(controller(pod.metadata) or ""),
+            )
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
@@ -135,7 +161,8 @@ class _FreeRun:
 
     async def run(self) -> int:
         """Free the pods that hang, print the result, and return the exit status."""
-        dry_run, scope = self._request.dry_run, {key.namespace for key in self._hung}
+        dry_run = self._request.dry_run
+        scope = {key.namespace for key in self._hung}
         if self._request.all_namespaces and not self._request.targets:
             scope = {""}
         forbidden = await self._forbidden(scope) if self._hung else ""
@@ -143,12 +170,19 @@ class _FreeRun:
             forbidden = await self._free(scope)
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
         among = self._request.among(self._looked_at, self._client.namespace)
-        report.show(self._request.output, found, report.quits_text, dry_run=dry_run, among=among)
+        report.show(
+            self._request.output,
+            found,
+            report.quits_text,
+            dry_run=dry_run,
+            among=among,
+        )
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
-        still = not dry_run and any(each.outcome in stays for each in found)
-        return cluster.FAILED if still or forbidden else 0
+        if forbidden or (not dry_run and any(each.outcome in stays for each in found)):
+            return cluster.FAILED
+        return 0
 
     async def _free(self, scope: set[str]) -> str:
         """Tell the proxies of pods that hang to exit; return why they cannot be, or nothing."""
@@ -157,8 +191,13 @@ class _FreeRun:
             self._quit.relabelled(namespace)
         for namespace in sorted(scope):
             path = actions.collection("v1", "pods", namespace)
-            name = f"pods of {namespace or 'all namespaces'}"
-            self._watches.add(name, path, Pod, self, selection=actions.JOBS)
+            self._watches.add(
+                f"pods of {namespace or 'all namespaces'}",
+                path,
+                Pod,
+                self,
+                selection=actions.JOBS,
+            )
         works = (*self._watches.work().values(), self._events.run)
         async with running(*(work() for work in works)):
             clock, patience = asyncio.get_running_loop().time, self._request.patience
@@ -178,8 +217,11 @@ class _FreeRun:
     async def _forbidden(self, scope: set[str]) -> str:
         """Why no proxy can be told to exit; the empty text if an attempt may succeed."""
         for namespace in sorted(scope):
-            rights = [right._replace(namespace=namespace) for right in QUIT_RIGHTS]
-            if not any([await actions.allowed(self._client, right) for right in rights]):
+            may = [
+                await actions.allowed(self._client, right._replace(namespace=namespace))
+                for right in QUIT_RIGHTS
+            ]
+            if not any(may):
                 where = f"in namespace {namespace}" if namespace else "in all namespaces"
                 return f"this account may not create pods/exec or pods/portforward {where}"
         return ""
@@ -194,17 +236,25 @@ class _FreeRun:
 
     def _outcome(self, key: Key) -> QuitVerdict:
         """What became of a pod that hung, and why."""
-        state, end = self._quit.known.get(key), self._ends.get(key, End(reason=_GONE))
+        state = self._quit.known.get(key)
+        end = self._ends.get(key, End(reason=_GONE))
         if state is None:
             exited = end.outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}
-            outcome, reason = "freed" if exited else "gone", end.reason
+            outcome = "freed" if exited else "gone"
+            reason = end.reason
         else:
-            decision, failure = state.decision, state.task.failure if state.task else ""
+            decision = state.decision
+            failure = state.task.failure if state.task else ""
             works = isinstance(decision, Wait) and not (state.asks_for or decision.blocked_by)
             alone = isinstance(decision, Ignore) and decision.blocked_by  # The proxy has exited.
-            outcome, reason = "kept" if works or alone else "stuck", failure or decision.reason
-        seconds = end.after_payload
-        return structs.replace(self.verdicts[key], outcome=outcome, reason=reason, seconds=seconds)
+            outcome = "kept" if works or alone else "stuck"
+            reason = failure or decision.reason
+        return structs.replace(
+            self.verdicts[key],
+            outcome=outcome,
+            reason=reason,
+            seconds=end.after_payload,
+        )
 
 
 def _missing(watches: Watches) -> str:
@@ -245,8 +295,11 @@ async def _may_not_restart(client: Client, settings: Settings, request: ClusterR
 
 async def _restart(client: Client, ours: Installation, request: ClusterRequest, end: float) -> str:
     """Do it until ``end``, print the result; return why it is not done, or the empty text."""
-    settings, telemetry, done = ours.settings, Telemetry(), dict[Key, Restart]()
-    clock, dry_run = asyncio.get_running_loop().time, request.dry_run
+    settings = ours.settings
+    telemetry = Telemetry()
+    done = dict[Key, Restart]()
+    clock = asyncio.get_running_loop().time
+    dry_run = request.dry_run
 
     def left(most: float = request.patience) -> float:
         return max(0.0, min(most, end - clock()))
@@ -257,19 +310,36 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
     def relabelled(namespace: str) -> None:
         repair.store.invalidate(namespace)
 
-    around = Surroundings(client, settings, telemetry, changed=mesh_changed, relabelled=relabelled)
+    around = Surroundings(
+        client,
+        settings,
+        telemetry,
+        changed=mesh_changed,
+        relabelled=relabelled,
+    )
     events = Events(client, socket.gethostname(), source="/".join(settings.lease or ()))
     leadership = Leadership(held=False)
     repair = RepairController(
-        client, around.namespaces, telemetry, events,
+        client,
+        around.namespaces,
+        telemetry,
+        events,
         policy=RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours),
-        options=settings.pod_options, going=around.namespaces.going,
-        limits=RolloutLimits(restarts=request.limit), restarted=done.__setitem__,
+        options=settings.pod_options,
+        going=around.namespaces.going,
+        limits=RolloutLimits(restarts=request.limit),
+        restarted=done.__setitem__,
         leadership=leadership,
-    )  # fmt: skip
+    )
     repair.store.set_applications(ours.applications)
     path = actions.collection("v1", "pods", request.namespace or "")
-    pods = around.watches.add("pods", path, Pod, repair.store, selection=actions.NOT_TERMINAL)
+    pods = around.watches.add(
+        "pods",
+        path,
+        Pod,
+        repair.store,
+        selection=actions.NOT_TERMINAL,
+    )
     async with around.watched(events.run(), repair.run(pods.synced)):
         watches = around.watches
         known = await until(lambda: watches.refused or pods.synced.is_set(), left(PATIENCE))
@@ -285,14 +355,21 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
             over = await until(lambda: repair.finished, left())
             await repair.stop(_END)
             await events.sent(_END)
-    found = [*_restarts(repair, done, request)]
-    facts = {"dry_run": dry_run, "installation": ours.name, "among": request.among(None)}
-    report.show(request.output, found, report.restarts_text, **facts)
+    report.show(
+        request.output,
+        _restarts(repair, done, request),
+        report.restarts_text,
+        dry_run=dry_run,
+        installation=ours.name,
+        among=request.among(None),
+    )
     return "" if over else f"not finished within {request.patience:g} s: run it again"
 
 
 def _restarts(
-    repair: RepairController, done: Mapping[Key, Restart], request: ClusterRequest
+    repair: RepairController,
+    done: Mapping[Key, Restart],
+    request: ClusterRequest,
 ) -> Iterator[RestartVerdict]:
     """The pods that were restarted, or the first ones that would be, and why the others not."""
     for key, action in done.items():
@@ -304,5 +381,9 @@ def _restarts(
     late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
     for pod in whole(repair.unmeshed()):
         why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
-        outcome = "would-restart" if pod in chosen else "kept"
-        yield RestartVerdict(pod.namespace, pod.name, outcome, why)
+        yield RestartVerdict(
+            pod.namespace,
+            pod.name,
+            "would-restart" if pod in chosen else "kept",
+            why,
+        )

@@ -57,31 +57,24 @@ class Output(msgspec.Struct, frozen=True):
         """Print objects; ``text`` gets them, what ``stream`` leads to, and the ``facts``."""
         match self.format:
             case "json":
-                lines = (printable_json(msgspec.json.encode(self._told(it))) for it in items)
-                shown = b"".join(line + b"\n" for line in lines)
+                shown = b"".join(
+                    printable_json(msgspec.json.encode(self._told(item))) + b"\n" for item in items
+                )
             case "yaml":
-                told = {"items": msgspec.to_builtins([*map(self._told, items)])}
-                shown = documents.to_yaml(told).encode()
+                shown = documents.to_yaml(
+                    {"items": msgspec.to_builtins([*map(self._told, items)])}
+                ).encode()
             case "name":
                 names = filter(None, (getattr(item, "name", "") for item in items))
                 shown = "".join(f"pod/{printable(name)}\n" for name in names).encode()
             case _:
-                shown = self._text(items, text, facts, stream)
+                terminal = Terminal.of(stream)._replace(flags=self.flags)
+                if self.format == "wide":
+                    terminal = terminal._replace(width=None)
+                    items = [*map(_alone, items)]
+                lines = text(items, terminal, **facts)
+                shown = f"{lines}\n".encode(stream.encoding, "replace") if lines else b""
         stream.buffer.write(shown)
-
-    def _text(
-        self,
-        items: Sequence[msgspec.Struct],
-        text: Callable[..., str],
-        facts: dict[str, Any],
-        stream: TextIO,
-    ) -> bytes:
-        terminal = Terminal.of(stream)._replace(flags=self.flags)
-        if self.format == "wide":
-            terminal = terminal._replace(width=None)
-            items = [*map(_alone, items)]
-        shown = text(items, terminal, **facts)
-        return f"{shown}\n".encode(stream.encoding, "replace") if shown else b""
 
     def _told(self, item: msgspec.Struct) -> dict[str, object]:
         told: dict[str, object] = msgspec.to_builtins(item)

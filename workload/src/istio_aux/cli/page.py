@@ -66,16 +66,20 @@ class _Row(NamedTuple):
 
 def page(audit: Audit, now: datetime) -> str:
     """The whole file; ages count until ``now``."""
-    found = [_Row(*key, pods) for key, pods in by_owner(audit.findings, "state")]
-    rows = sorted(found, key=_most)
+    rows = sorted(
+        (_Row(*key, pods) for key, pods in by_owner(audit.findings, "state")),
+        key=_most,
+    )
     held = [each for each in audit.findings if each.state in HELD]
-    head = _sentence(held, audit, now)
     body = "".join(_table_row(row, now) for row in rows[:ROWS])
     more = f"<p>And {len(rows) - ROWS} more rows.</p>" if len(rows) > ROWS else ""
     table = f"<table><thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{more}"
-    text = Path(__file__).with_name("page.html").read_text("utf-8")
-    return Template(text).substitute(
-        head=head, tiles=_tiles(held, now), table=table if rows else "", foot=_foot(audit, now)
+    template = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
+    return template.substitute(
+        head=_sentence(held, audit, now),
+        tiles=_tiles(held, now),
+        table=table if rows else "",
+        foot=_foot(audit, now),
     )
 
 
@@ -103,8 +107,9 @@ def _tiles(held: Sequence[Finding], now: datetime) -> str:
     cpus, memory = Requests(millicpu=amounts.millicpu), Requests(memory=amounts.memory)
     seconds = sum(
         each.requests.gpus * max(0.0, (now - each.since).total_seconds())
-        for each in held if each.requests and each.since
-    )  # fmt: skip
+        for each in held
+        if each.requests and each.since
+    )
     tiles = {
         "pods kept": str(len(held)),
         "GPUs held": str(amounts.gpus),
@@ -140,8 +145,8 @@ def _foot(audit: Audit, now: datetime) -> str:
     names = audit.installations.names
     lines.append(f"Installation: {listed(names)}." if names else "istio-aux is not installed.")
     reasons = dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
-    items = (f"<li>{_text(f'Not looked after: {why}')}</li>" for why in [*reasons][:20])
-    return f"{' '.join(map(_text, lines))}<ul>{''.join(items)}</ul>"
+    items = [f"<li>{_text(f'Not looked after: {why}')}</li>" for why in reasons]
+    return f"{' '.join(map(_text, lines))}<ul>{''.join(items[:20])}</ul>"
 
 
 def _text(text: str) -> str:

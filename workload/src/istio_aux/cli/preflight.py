@@ -87,7 +87,13 @@ def _ok(check: str, what: str) -> CheckResult:
     return CheckResult(check, Verdict.OK, what)
 
 
-def _note(check: str, code: Code, what: str, do: str = "", run: str = "") -> CheckResult:
+def _note(
+    check: str,
+    code: Code,
+    what: str,
+    do: str = "",
+    run: str = "",
+) -> CheckResult:
     return CheckResult(check, Verdict.NOTE, what, do, code, run=run)
 
 
@@ -105,12 +111,13 @@ def images(server: str, istio: Counter[str] | None, ours: Counter[str] | None) -
 
     None: they are not known.
     """
-    parts = [
-        f"Kubernetes {server or 'not known'}",
-        f"Istio {_tagged(istio)}",
-        f"istio-aux {_tagged(ours)}",
-    ]
-    what = "; ".join(parts)
+    what = "; ".join(
+        [
+            f"Kubernetes {server or 'not known'}",
+            f"Istio {_tagged(istio)}",
+            f"istio-aux {_tagged(ours)}",
+        ]
+    )
     if server and istio is not None and ours is not None:
         return _ok("versions", what)
     return CheckResult("versions", Verdict.UNKNOWN, what, code=Code.UNKNOWN)
@@ -124,7 +131,9 @@ def _tagged(tags: Counter[str] | None) -> str:
 
 
 def versions(
-    server: str, kubelets: Mapping[str, str], kinds: Container[str]
+    server: str,
+    kubelets: Mapping[str, str],
+    kinds: Container[str],
 ) -> Iterator[CheckResult]:
     """Judge the API server's version, kubelets' versions by node, and the served admission kinds.
 
@@ -137,15 +146,23 @@ def versions(
             f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
             " it may execute any command in any pod, and cannot try injection by dry runs"
         )
-        do = "upgrade to Kubernetes 1.30, or accept that"
-        yield _note("kubernetes", Code.OLD_SERVER, what, do)
+        yield _note(
+            "kubernetes",
+            Code.OLD_SERVER,
+            what,
+            "upgrade to Kubernetes 1.30, or accept that",
+        )
     if (oldest := of_kubelets(kubelets)) is None:
         yield _ok("kubelets", "all of them run native sidecars")
     elif oldest.capability is Capability.UNKNOWN:
         yield unknown("kubelets", "there is no node")
     else:
-        what = f"{oldest.why}; until then pods are held instead"
-        yield _note("kubelets", Code.OLD_KUBELETS, what, "upgrade the node")
+        yield _note(
+            "kubelets",
+            Code.OLD_KUBELETS,
+            f"{oldest.why}; until then pods are held instead",
+            "upgrade the node",
+        )
 
 
 def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
@@ -154,34 +171,61 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
     if not needed:
-        do = "with the charm the action run-check asks for the workload's account"
-        what = f"{account} may not {lacking}; the workload has its own"
-        return _note("rights", Code.RIGHTS, what, do)
-    do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
-    return _problem("rights", Code.RIGHTS, f"{account} may not {lacking}", do)
+        return _note(
+            "rights",
+            Code.RIGHTS,
+            f"{account} may not {lacking}; the workload has its own",
+            "with the charm the action run-check asks for the workload's account",
+        )
+    return _problem(
+        "rights",
+        Code.RIGHTS,
+        f"{account} may not {lacking}",
+        "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`",
+    )
 
 
 def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
     """Say what an account may do that may not read whether istio-aux is there."""
     here = f"in namespace {namespace} this account"
     if not looks:
-        do = "choose a namespace of yours by --context, or ask its admin for the ClusterRole view"
-        return _note("rights", Code.RIGHTS, f"{here} may not list pods", do)
-    may, quit_ = "may look at pods", f"\nistio-aux quit -n {namespace}" if frees else ""
-    what = f"{here} {may}{' and free those that hang' if frees else ''}"
-    do = "look at them; an admin's account checks the cluster"
-    return _note("rights", Code.RIGHTS, what, do, f"istio-aux audit -n {namespace}{quit_}")
+        return _note(
+            "rights",
+            Code.RIGHTS,
+            f"{here} may not list pods",
+            "choose a namespace of yours by --context, or ask its admin for the ClusterRole view",
+        )
+    what = f"{here} may look at pods"
+    run = f"istio-aux audit -n {namespace}"
+    if frees:
+        what += " and free those that hang"
+        run += f"\nistio-aux quit -n {namespace}"
+    return _note(
+        "rights",
+        Code.RIGHTS,
+        what,
+        "look at them; an admin's account checks the cluster",
+        run,
+    )
 
 
 def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
     """Say whose settings the checks go by: those of the first; and why others are not known."""
     check = "installation"
     for problem in problems:
-        do = "choose its settings file with --config"
-        yield unknown(check, problem, do, Code.SETTINGS)
+        yield unknown(
+            check,
+            problem,
+            "choose its settings file with --config",
+            Code.SETTINGS,
+        )
     if len(names) > 1:
-        what = f"{listed(names, most=NAMED)}; judged by the settings of the first"
-        yield _note(check, Code.SEVERAL, what, "choose another one's settings file with --config")
+        yield _note(
+            check,
+            Code.SEVERAL,
+            f"{listed(names, most=NAMED)}; judged by the settings of the first",
+            "choose another one's settings file with --config",
+        )
     elif names:
         yield _ok(check, names[0])
 
@@ -189,18 +233,24 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
 def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[CheckResult]:
     """Name the namespaces that several installations select, by the names of those."""
     for names, where in shared.items():
-        what = f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}"
-        do = "remove one of them, or set namespace-selectors so that each selects others"
-        yield _problem("installation", Code.OVERLAP, what, do)
+        yield _problem(
+            "installation",
+            Code.OVERLAP,
+            f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}",
+            "remove one of them, or set namespace-selectors so that each selects others",
+        )
 
 
 def unready(configuration: str, service: Service) -> CheckResult:
     """Say that no pod is ready behind the webhook of an installation."""
     what = f"{configuration}: no pod of Service {service} is ready: new pods are not changed"
-    do = (
-        f"see `kubectl get pods -n {service.namespace}`; what a removed one has left can be deleted"
+    return _problem(
+        "installation",
+        Code.NOT_READY,
+        what,
+        f"see `kubectl get pods -n {service.namespace}`;"
+        " what a removed one has left can be deleted",
     )
-    return _problem("installation", Code.NOT_READY, what, do)
 
 
 def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
@@ -209,9 +259,12 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
         yield _note("webhook", Code.NOT_INSTALLED, "istio-aux is not installed: no webhook of it")
         return
     if name not in configurations:
-        what = f"configuration {name} does not exist: no new pod is changed"
-        do = "the charm creates it when every ready unit answers: see `juju status`"
-        yield _problem("webhook", Code.NO_WEBHOOK, what, do)
+        yield _problem(
+            "webhook",
+            Code.NO_WEBHOOK,
+            f"configuration {name} does not exist: no new pod is changed",
+            "the charm creates it when every ready unit answers: see `juju status`",
+        )
     else:
         policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
@@ -220,23 +273,30 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
             f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
             " what is added, so their pods are held, not native"
         )
-        do = "rename the model or the application so that the configuration sorts first"
-        yield _note("webhook order", Code.CALLED_LATE, what, do)
+        yield _note(
+            "webhook order",
+            Code.CALLED_LATE,
+            what,
+            "rename the model or the application so that the configuration sorts first",
+        )
     else:
         yield _ok("webhook order", f"{name} is called before Istio's")
 
 
 _NOT_LIVE = {
     State.ABSENT: (
-        Code.NO_INJECTOR, "install Istio, or relate istio-aux to the Istio that is there"
+        Code.NO_INJECTOR,
+        "install Istio, or relate istio-aux to the Istio that is there",
     ),
     State.DEACTIVATED: (
-        Code.NO_INJECTOR, "activate a revision: `istioctl tag set default --revision ...`"
+        Code.NO_INJECTOR,
+        "activate a revision: `istioctl tag set default --revision ...`",
     ),
     State.NO_CA_BUNDLE: (Code.NO_CA, "start istiod; it writes its CA into the configuration"),
     State.UNREADABLE: (Code.NO_CA, "restart istiod; it writes its CA into the configuration"),
     State.NO_SERVICE: (
-        Code.NO_ISTIOD, "install or start the istiod that the configuration names, or delete it"
+        Code.NO_ISTIOD,
+        "install or start the istiod that the configuration names, or delete it",
     ),
     State.NO_ENDPOINT: (Code.NO_ISTIOD, "start istiod"),
     State.REFUSED: (
@@ -244,9 +304,10 @@ _NOT_LIVE = {
         "see the log of istiod, and what is between the API server and its port 15017",
     ),
     State.NOT_PROBED: (
-        Code.NOT_PROBED, "let the workload create pods as dry runs in a namespace that is injected"
+        Code.NOT_PROBED,
+        "let the workload create pods as dry runs in a namespace that is injected",
     ),
-}  # fmt: skip
+}
 """What is so in each state of an injector, and what to do."""
 
 
@@ -255,7 +316,8 @@ _AWAY = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOI
 
 
 def injectors(
-    mesh: ControlPlanes, configurations: Mapping[str, Configuration]
+    mesh: ControlPlanes,
+    configurations: Mapping[str, Configuration],
 ) -> Iterator[CheckResult]:
     """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
     for injector in mesh.injectors:
@@ -288,8 +350,12 @@ def namespaces(
     """Judge the namespaces that one of the selectors matches, by name with their labels."""
     check = "namespaces"
     if not selected:
-        do = "label a namespace so that one matches, or set namespace-selectors"
-        yield _note(check, Code.NONE_SELECTED, f"no namespace has the labels {selectors}", do)
+        yield _note(
+            check,
+            Code.NONE_SELECTED,
+            f"no namespace has the labels {selectors}",
+            "label a namespace so that one matches, or set namespace-selectors",
+        )
         return
     yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
     if not mesh.known:
@@ -310,13 +376,20 @@ def namespaces(
         yield _note(check, Code.AMBIENT, f"{what}: {listed(ambient, most=NAMED)}")
     what = "selected, but Istio injects no pod there by itself"
     for name, why in asking[:NAMED]:
-        do = "see which istiod the label names, and its injection policy"
-        said = f"{name}: {what}, although its label asks for that: {why}"
-        yield _note(check, Code.LABEL_VAIN, said, do)
+        yield _note(
+            check,
+            Code.LABEL_VAIN,
+            f"{name}: {what}, although its label asks for that: {why}",
+            "see which istiod the label names, and its injection policy",
+        )
     if others:
-        do = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
-        run = f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled"
-        yield _note(check, Code.NOT_INJECTED, f"{what}: {listed(others, most=NAMED)}", do, run)
+        yield _note(
+            check,
+            Code.NOT_INJECTED,
+            f"{what}: {listed(others, most=NAMED)}",
+            "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh",
+            f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled",
+        )
 
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
@@ -332,10 +405,14 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
         for name in not_ready(agents, node):
             lacking.setdefault(name, []).append(node)
     for name, where in lacking.items():
-        what = f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
-        what += "; new pods there do not start, or outside the mesh"
-        run = f"kubectl get pods -A -l {AGENTS[name]} -o wide"
-        yield _problem("ambient", Code.NO_AGENT, what, "look at its pods there", run)
+        yield _problem(
+            "ambient",
+            Code.NO_AGENT,
+            f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
+            "; new pods there do not start, or outside the mesh",
+            "look at its pods there",
+            f"kubectl get pods -A -l {AGENTS[name]} -o wide",
+        )
     if not lacking:
         yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
 
@@ -345,15 +422,30 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, str], int]]) -> Iterato
     check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
-        what = f"{name} is injected and not selected, and has {number} Job-like pods"
-        yield _note(check, Code.NOT_SELECTED, f"{what}: their proxies do not end", do, change)
+        yield _note(
+            check,
+            Code.NOT_SELECTED,
+            f"{name} is injected and not selected, and has {number} Job-like pods:"
+            " their proxies do not end",
+            do,
+            change,
+        )
     if (more := len(namespaces) - NAMED) > 0:
-        rest = f"and {more} more such namespaces"
-        yield _note(check, Code.NOT_SELECTED, rest, "see all of them", "istio-aux audit")
+        yield _note(
+            check,
+            Code.NOT_SELECTED,
+            f"and {more} more such namespaces",
+            "see all of them",
+            "istio-aux audit",
+        )
 
 
 def change(
-    pod: Pod, expectation: Expectation, how: StartPolicy, policy: QuitPolicy, now: Moment
+    pod: Pod,
+    expectation: Expectation,
+    how: StartPolicy,
+    policy: QuitPolicy,
+    now: Moment,
 ) -> str | None:
     """Say what istio-aux would do about a pod that is there; None: nothing.
 
@@ -390,16 +482,25 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
 def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
     """Name the Jobs that count what native sidecars exit with."""
     if jobs:
-        what = f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137"
-        do = "name a container in each onExitCodes of their podFailurePolicy"
-        yield _note("pods", Code.COUNTED, f"{what}: {listed(jobs, most=NAMED)}", do)
+        yield _note(
+            "pods",
+            Code.COUNTED,
+            f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137:"
+            f" {listed(jobs, most=NAMED)}",
+            "name a container in each onExitCodes of their podFailurePolicy",
+        )
 
 
 def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
     """Name the pods that failed lately because of their mesh, by the code."""
     for code, names in sorted(pods.items()):
-        what = f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}"
-        yield _note("pods", code, what, "see what helps", "istio-aux audit")
+        yield _note(
+            "pods",
+            code,
+            f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}",
+            "see what helps",
+            "istio-aux audit",
+        )
 
 
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
@@ -409,9 +510,13 @@ def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult
             f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
             f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM"
         )
-        do = f"write {START}: native into the templates, or terminationDrainDuration into theirs"
-        what += f": {listed(whose, most=NAMED)}"
-        yield _note("pods", Code.CUT_OFF, what, f"{do} {PROXY_CONFIG}")
+        yield _note(
+            "pods",
+            Code.CUT_OFF,
+            f"{what}: {listed(whose, most=NAMED)}",
+            f"write {START}: native into the templates, or terminationDrainDuration into theirs"
+            f" {PROXY_CONFIG}",
+        )
 
 
 def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
@@ -429,33 +534,45 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
         else "refused at once: no ready endpoint, or another certificate"
     )
     what = f"the webhook did not change a pod in namespace {namespace}: {how}"
-    do = (
+    return _problem(
+        "network",
+        Code.UNREACHED,
+        what,
         "let the API server reach port 8443 of the units; where the model is in a mesh with STRICT"
-        " mTLS, see `juju status` for the PeerAuthentication"
+        " mTLS, see `juju status` for the PeerAuthentication",
     )
-    return _problem("network", Code.UNREACHED, what, do)
 
 
 def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     """Judge the Lease that elects the unit that acts."""
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
-        what = f"Lease {name}: no process holds it, so no proxy is told to quit"
-        return _problem("lease", Code.NO_LEADER, what, "see the log of the workload")
+        return _problem(
+            "lease",
+            Code.NO_LEADER,
+            f"Lease {name}: no process holds it, so no proxy is told to quit",
+            "see the log of the workload",
+        )
     try:
         renewed = datetime.fromisoformat(record.renew_time or "")
     except ValueError:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
     late = timedelta(seconds=record.lease_duration_seconds or 15) + LATE
     if now - renewed > late:
-        what = f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z"
-        return _problem("lease", Code.NO_LEADER, what, "see the log of the workload")
+        return _problem(
+            "lease",
+            Code.NO_LEADER,
+            f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z",
+            "see the log of the workload",
+        )
     return _ok("lease", f"{holder} leads")
 
 
 def finished(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length, with its page: names and errors come from others."""
     return msgspec.structs.replace(
-        result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1),
+        result,
+        what=one_line(result.what, LONGEST - 1),
+        do=one_line(result.do, LONGEST - 1),
         see=Code(result.code).page if result.code else "",
-    )  # fmt: skip
+    )

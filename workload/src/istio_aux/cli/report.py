@@ -159,40 +159,58 @@ def explain(
     pod is in its mesh, and ``held`` who holds what it waits for. Without ``now`` there are no ages.
     Findings with codes to ``ignore`` are left out.
     """
-    decision, about = judged.decision, pod.metadata
-    reason, restart = sentences.cause(judged.facts, decision, judged.reason, now) + held, ""
+    decision = judged.decision
+    about = pod.metadata
+    reason = sentences.cause(judged.facts, decision, judged.reason, now) + held
+    restart = ""
     waits = isinstance(decision, Wait) and not decision.blocked_by
     if start and waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    state, code = state_of(pod, decision), decision.code
+    state = state_of(pod, decision)
+    code = decision.code
     if isinstance(meshed, ReportUnmeshed):
-        state, code = ("unmeshed", meshed.code) if meshed.unmeshed else (state, code)
+        if meshed.unmeshed:
+            state, code = "unmeshed", meshed.code
         reason, restart = sentences.outside(pod, meshed, reason)
     mishap = None if state else failure(pod)
     if mishap:
         state, code, reason = "failed", mishap.code, mishap.text
-    left_out, stuck = judged.left_out, isinstance(decision, Quit)
-    ends = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
-    end = Remark(Code.CUT_OFF, cut_off(pod)) if ends else Remark(Code.PROXY_KILLED, killed(pod))
+    if pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}:
+        end = Remark(Code.CUT_OFF, cut_off(pod))
+    else:
+        end = Remark(Code.PROXY_KILLED, killed(pod))
     notes = [*notes, *bad_values(pod)]
     others = [each.code for each in (*notes, end) if each.text]
     codes = [*dict.fromkeys([code, *others] if state and code else others)]
     if code in ignore:
         state = None
-    wishes = (str(each) for each in notes if each.code not in ignore)
-    starts = filter(None, (start or effective_start(pod), *wishes))
+    starts = [
+        start or effective_start(pod),
+        *(str(each) for each in notes if each.code not in ignore),
+    ]
     return Explanation(
-        **about.key._asdict(), action=judged.action, reason=reason,
-        containers=judged.facts.table, start="; ".join(starts) or None,
+        **about.key._asdict(),
+        action=judged.action,
+        reason=reason,
+        containers=judged.facts.table,
+        start="; ".join(filter(None, starts)) or None,
         end=str(end) if end.text and end.code not in ignore else "",
-        installation=judged.installation.name, state=state, code=code if state else None,
+        installation=judged.installation.name,
+        state=state,
+        code=code if state else None,
         codes=tuple(each for each in codes if each not in ignore),
         ignored=tuple(each for each in codes if each in ignore),
         verdict="" if decision.action == judged.action else decision.action,
-        left_out=left_out, change=judged.change, restart=restart,
-        free=sentences.free(about.namespace, about.name) if stuck and left_out else "",
+        left_out=judged.left_out,
+        change=judged.change,
+        restart=restart,
+        free=(
+            sentences.free(about.namespace, about.name)
+            if judged.left_out and isinstance(decision, Quit)
+            else ""
+        ),
         policy=mishap.policy if mishap and state else "",
-    )  # fmt: skip
+    )
 
 
 def audit(
@@ -215,15 +233,22 @@ def audit(
         case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
             fix, restart = sentences.mesh_again(pod)
             return Finding(
-                **about_pod(pod), state="unmeshed", code=code,
-                since=pod.metadata.creation_timestamp, action="report", reason=reason,
-                configuration=expectation.configuration, fix=fix, restart=restart,
-            )  # fmt: skip
+                **about_pod(pod),
+                state="unmeshed",
+                code=code,
+                since=pod.metadata.creation_timestamp,
+                action="report",
+                reason=reason,
+                configuration=expectation.configuration,
+                fix=fix,
+                restart=restart,
+            )
         case ReportUnmeshed():
             return action.reason if action.doubted else expectation.reason
         case _:
             pass
-    facts, decision = judged.facts, judged.decision
+    facts = judged.facts
+    decision = judged.decision
     if (state := state_of(pod, decision)) is None or decision.code is None:
         return None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
@@ -262,7 +287,14 @@ def outside(
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
     settled = (now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED
-    action = decide(new, expectation, policy, live=None, settled=settled, listens=listens)
+    action = decide(
+        new,
+        expectation,
+        policy,
+        live=None,
+        settled=settled,
+        listens=listens,
+    )
     return action, expectation
 
 
@@ -279,12 +311,18 @@ def state_of(pod: Pod, decision: Action) -> State | None:
 def about_pod(pod: Pod) -> dict[str, Any]:
     """The fields of a `Finding` by which its pod is known."""
     about = pod.metadata
-    owner = str(controller(pod.metadata) or "")
-    return {**about.key._asdict(), "owner": owner, "created": about.creation_timestamp}
+    return {
+        **about.key._asdict(),
+        "owner": str(controller(about) or ""),
+        "created": about.creation_timestamp,
+    }
 
 
 def show(
-    output: Output, items: Iterable[msgspec.Struct], text: Callable[..., str], **facts: object
+    output: Output,
+    items: Iterable[msgspec.Struct],
+    text: Callable[..., str],
+    **facts: object,
 ) -> None:
     """Print an answer: its items as ``output`` says, or as ``text``.
 
@@ -305,9 +343,10 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         for title in ("free", "restart"):
             if command := getattr(each, title):
                 lines += to_paste(f"{title} it", command, terminal, "  ")
-        whether = "not known whether an" if each.action == "unknown" else "no"
-        why = f": {whether} installation looks after the pod: {each.left_out}"
-        who = why if each.left_out else each.installation and f", by {each.installation}"
+        who = each.installation and f", by {each.installation}"
+        if each.left_out:
+            whether = "not known whether an" if each.action == "unknown" else "no"
+            who = f": {whether} installation looks after the pod: {each.left_out}"
         if who or each.state:
             text = Cell(f"istio-aux: {each.action}{who}", Style.FAINT)
             lines += to_paste(text, each.change, terminal, "  ")
@@ -327,24 +366,41 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
 
 
 def audit_text(
-    findings: Sequence[Finding], terminal: Terminal, *, audit: Audit, now: datetime | None = None
+    findings: Sequence[Finding],
+    terminal: Terminal,
+    *,
+    audit: Audit,
+    now: datetime | None = None,
 ) -> str:
     """A table, what holds pods and why no installation looks after them, and a summary.
 
     Ages count until ``now``.
     """
-    moment, rows = now or datetime.now(UTC), list[Sequence[str]]()
-    for (namespace, owner, state, reason), pods in by_owner(findings, "state"):
-        oldest = age(_first(pod.created for pod in pods), moment)
-        since = minute(_first(pod.since for pod in pods))
-        code = min(pod.code for pod in pods)
-        rows.append((namespace, owner, str(len(pods)), state, code, oldest, since, reason))
+    moment = now or datetime.now(UTC)
+    rows = [
+        (
+            namespace,
+            owner,
+            str(len(pods)),
+            state,
+            min(pod.code for pod in pods),
+            age(_first(pod.created for pod in pods), moment),
+            minute(_first(pod.since for pod in pods)),
+            reason,
+        )
+        for (namespace, owner, state, reason), pods in by_owner(findings, "state")
+    ]
     counted = Counter(finding.state for finding in findings)
     counts = [
-        Cell(f"{state}: {counted[state]}", COLOURS[state] if counted[state] else Style.PLAIN)
+        terminal.paint(
+            Cell(
+                f"{state}: {counted[state]}",
+                COLOURS[state] if counted[state] else Style.PLAIN,
+            )
+        )
         for state in get_args(State)
     ]
-    summary = f"pods: {audit.pods}; {', '.join(map(terminal.paint, counts))}"
+    summary = f"pods: {audit.pods}; {', '.join(counts)}"
     if audit.unknown:
         summary += f" (unknown: {audit.unknown})"
     if audit.namespaces is not None:
@@ -369,13 +425,18 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal, *, audit: Audit)
 
 
 def check_text(
-    results: Sequence[CheckResult], terminal: Terminal, *, to: str = "", ignored: str = ""
+    results: Sequence[CheckResult],
+    terminal: Terminal,
+    *,
+    to: str = "",
+    ignored: str = "",
 ) -> str:
     """A table, group by group, what to do below each line, and a summary.
 
     ``to`` is where the cluster goes, if that was asked; ``ignored`` says what was.
     """
-    rows, shown = list[tuple[str | Cell, ...]](), ""
+    rows = list[tuple[str | Cell, ...]]()
+    shown = ""
     order = [*CHECKS, *(each.check for each in results)]
     for each in sorted(results, key=lambda each: order.index(each.check)):
         title = preflight.group(each.check)
@@ -390,13 +451,14 @@ def check_text(
             ("", "", "", Cell(line + terminal.flags, Style.COMMAND))
             for line in each.run.splitlines()
         )
-    summary = "nothing keeps istio-aux from working here"
-    if not works(results):
-        bad = _counts([each.result for each in results], Verdict.PROBLEM, Verdict.UNKNOWN)
-        summary = f"istio-aux may not work here; {bad}"
+    verdicts = [each.result for each in results]
     if to:
-        counted = _counts([each.result for each in results], *Verdict)
-        summary = f"on the way to {to}: {counted}"
+        summary = f"on the way to {to}: {_counts(verdicts, *Verdict)}"
+    elif works(results):
+        summary = "nothing keeps istio-aux from working here"
+    else:
+        bad = _counts(verdicts, Verdict.PROBLEM, Verdict.UNKNOWN)
+        summary = f"istio-aux may not work here; {bad}"
     summary = "; ".join(filter(None, (summary, ignored)))
     return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 
@@ -412,31 +474,49 @@ def restarts_text(
     """A table, and a summary with the ``installation`` whose settings count."""
     rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
     where = f"installation: {installation}; " if installation else ""
-    done = "would-restart" if dry_run else "restarted"
-    counts = _counts([each.outcome for each in verdicts], done, "kept", zeros=True)
+    counts = _counts(
+        [each.outcome for each in verdicts],
+        "would-restart" if dry_run else "restarted",
+        "kept",
+        zeros=True,
+    )
     table = terminal.table("NAMESPACE NAME OUTCOME REASON", rows)
     return _sections(table or [f"no pod lacks its sidecar {among}"], [where + counts])
 
 
 def quits_text(
-    verdicts: Sequence[QuitVerdict], terminal: Terminal, *, dry_run: bool, among: str
+    verdicts: Sequence[QuitVerdict],
+    terminal: Terminal,
+    *,
+    dry_run: bool,
+    among: str,
 ) -> str:
     """A table, and a summary with what the pods gave back."""
     if not verdicts:
         return f"no pod hangs {among}"
     rows = [
-        (namespace, owner, str(len(pods)), outcome, _requested(pods), reason + _waited(pods))
+        (
+            namespace,
+            owner,
+            str(len(pods)),
+            outcome,
+            _requested(pods),
+            reason + _waited(pods),
+        )
         for (namespace, owner, outcome, reason), pods in by_owner(verdicts, "outcome")
     ]
-    outcomes, done = [each.outcome for each in verdicts], "would-free" if dry_run else "freed"
+    outcomes = [each.outcome for each in verdicts]
+    done = "would-free" if dry_run else "freed"
     back = str(total(v.requests for v in verdicts if v.requests and v.outcome == done))
     first = _counts(outcomes, done, zeros=True) + (f" ({back})" if back else "")
     others = _counts(outcomes, "stuck", "kept", "gone", "ended")
     summary = [", ".join(filter(None, (first, others)))]
     if dry_run and done in outcomes:
         summary.append("nothing is changed yet: add --yes")
-    titles = "NAMESPACE NAME PODS OUTCOME REQUESTS REASON"
-    return _sections(terminal.table(titles, rows), summary)
+    return _sections(
+        terminal.table("NAMESPACE NAME PODS OUTCOME REQUESTS REASON", rows),
+        summary,
+    )
 
 
 def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, str, str], list[T]]]:
@@ -464,8 +544,9 @@ def _sections(*parts: Sequence[str]) -> str:
 
 def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
     """The first texts, and how many more there are."""
-    more = len(texts) - MOST
-    shown = [*texts[:MOST], *([f"and {more} more {what}"] if more > 0 else ())]
+    shown = [*texts[:MOST]]
+    if (more := len(texts) - MOST) > 0:
+        shown.append(f"and {more} more {what}")
     return [line for text in shown for line in terminal.beside("", 0, Cell(text))]
 
 

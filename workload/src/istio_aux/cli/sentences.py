@@ -34,12 +34,15 @@ def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) 
         return why
     if not (isinstance(decision, Quit) and reason.startswith(FINISHED)):
         return reason
-    names, ended = facts.finished_payload, facts.payload_ended
+    names = facts.finished_payload
+    ended = facts.payload_ended
     programs = "the program" if len(names) == 1 else f"all {len(names)} programs"
     codes = sorted({facts.exits[name].exit_code for name in names if name in facts.exits})
     how = f" (exit {', '.join(map(str, codes))})" if codes else ""
-    text = age(ended, now) if ended and now else ""
-    when = f" {text[:-1]} {text[-1]} ago" if text else ""
+    when = ""
+    if ended and now:
+        text = age(ended, now)
+        when = f" {text[:-1]} {text[-1]} ago"
     return f"{programs} finished{when}{how}; {decision.target} still runs{reason[len(FINISHED) :]}"
 
 
@@ -76,17 +79,19 @@ def outside(pod: Pod, meshed: ReportUnmeshed, reason: str) -> tuple[str, str]:
     do, command = mesh_again(pod)
     if not meshed.unmeshed:
         return f"{reason}; {meshed.reason}; if it should, {do}", command
-    return "; ".join(
-        filter(None, (pod.unschedulable, meshed.reason, "" if command else do))
-    ), command
+    reasons = (pod.unschedulable, meshed.reason, "" if command else do)
+    return "; ".join(filter(None, reasons)), command
 
 
 def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = "") -> list[str]:
     """The lines of a text, and below it its commands, one a line, which never wrap."""
     title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
-    lines = terminal.beside(indent, len(indent), Cell(title + (":" if commands else ""), style))
+    if commands:
+        title += ":"
+    lines = terminal.beside(indent, len(indent), Cell(title, style))
     for command in commands.splitlines():
-        lines.append(f"{indent}  {terminal.paint(Cell(command + terminal.flags, Style.COMMAND))}")
+        shown = terminal.paint(Cell(command + terminal.flags, Style.COMMAND))
+        lines.append(f"{indent}  {shown}")
     return lines
 
 
@@ -106,19 +111,26 @@ def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
         if each.left_out:
             groups[each.left_out, each.action, each.change].append(each)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    lines, more = list[str](), len(ordered) - MOST
+    lines = list[str]()
     for (why, action, change), pods in ordered[:MOST]:
         whether = "not known whether an" if action == "unknown" else "no"
         held = str(total(each.requests for each in pods if each.requests))
         which = f"{len(pods)} of these pods{held and f' ({held})'}"
-        text = f"{whether} installation looks after {which}: {why}"
-        lines += to_paste(text, change, terminal)
-    lines += [f"and {more} more reasons"] if more > 0 else []
+        lines += to_paste(
+            f"{whether} installation looks after {which}: {why}",
+            change,
+            terminal,
+        )
+    if (more := len(ordered) - MOST) > 0:
+        lines.append(f"and {more} more reasons")
     if freed := [each for each in findings if each.free]:
         spaces = sorted({each.namespace for each in freed})
         where = ["-n", *spaces] if len(spaces) == 1 else ["-A"]
-        command = shlex.join(["istio-aux", "quit", *where, "--yes"])
-        lines += to_paste(f"free the {len(freed)} stuck ones", command, terminal)
+        lines += to_paste(
+            f"free the {len(freed)} stuck ones",
+            shlex.join(["istio-aux", "quit", *where, "--yes"]),
+            terminal,
+        )
     return lines
 
 
@@ -127,12 +139,15 @@ def unmeshed(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     ways = Counter((it.fix, it.restart) for it in findings if it.state == "unmeshed")
     lines = list[str]()
     for (fix, command), number in ways.most_common(MOST):
-        lines += to_paste(f"{number} of these pods lack their sidecar: {fix}", command, terminal)
+        lines += to_paste(
+            f"{number} of these pods lack their sidecar: {fix}",
+            command,
+            terminal,
+        )
     return lines
 
 
 def pages(codes: Iterable[Code], terminal: Terminal, indent: str = "") -> list[str]:
     """What each code says, and where its page is."""
-    found = dict.fromkeys(codes)
-    rows = [(each, f"{each.what}: {each.page}") for each in found]
+    rows = [(code, f"{code.what}: {code.page}") for code in dict.fromkeys(codes)]
     return terminal.table("", rows, indent=indent)

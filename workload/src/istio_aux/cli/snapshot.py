@@ -87,8 +87,10 @@ class _Snapshot:
     def add(self, document: Document, body: bytes) -> Iterable[str]:
         """Keep an object of the file ``body``. ValueError: it cannot be read."""
         group, kind, _ = files.kind_of(document)
-        newest = filter(None, (self.newest, files.newest(body)))
-        self.newest = max(newest, default=None)
+        self.newest = max(
+            filter(None, (self.newest, files.newest(body))),
+            default=None,
+        )
         try:
             self._add((group, kind), document.readable)
         except UNDECODABLE as error:
@@ -182,8 +184,9 @@ class _Snapshot:
         policies, missing = dict[ControlPlane, InjectionPolicy](), list[str]()
         for plane in sorted({hook.control_plane for hook in hooks}):
             try:
-                text = self._policies[plane.namespace, plane.config_map]
-                policies[plane] = injection.read_policy(text)
+                policies[plane] = injection.read_policy(
+                    self._policies[plane.namespace, plane.config_map]
+                )
             except (KeyError, *UNDECODABLE):
                 missing.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
         return ControlPlanes(hooks=hooks, policies=policies, known=True), missing
@@ -191,14 +194,21 @@ class _Snapshot:
 
 def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | None) -> Judgement:
     """Judge a pod; without ``labels`` of its namespace it is not known what is done about it."""
-    kubelet = Kubelet(None) if depends_on_kubelet(pod) else OBEYS
-    judged = found.judge(pod, labels, now, kubelet=kubelet)
+    judged = found.judge(
+        pod,
+        labels,
+        now,
+        kubelet=Kubelet(None) if depends_on_kubelet(pod) else OBEYS,
+    )
     decision = judged.decision
     if decision.stage == "held":  # Only its proxy could say whether it is ready.
         judged = judged._replace(decision=replace(decision, blocked_by=(), code=None))
     if labels is None and not judged.left_out and judged.action != "ignore":
-        why = f"namespace {pod.metadata.namespace} was not given"
-        judged = judged._replace(action="unknown", reason=decision.reason, left_out=why)
+        judged = judged._replace(
+            action="unknown",
+            reason=decision.reason,
+            left_out=f"namespace {pod.metadata.namespace} was not given",
+        )
     return judged
 
 

@@ -45,17 +45,18 @@ class Tally:
     def failed(self, pod: Pod, judged: Judgement) -> None:
         """Keep what is so with a pod that its mesh failed lately, or whose proxy began again."""
         if failure := recent_failure(pod, self._now):
-            finding = Finding(
-                **report.about_pod(pod),
-                state="failed",
-                code=failure.code,
-                since=failure.at,
-                action=judged.action,
-                reason=failure.reason,
-                containers=judged.facts.table,
-                fix=failure.fix,
+            self.findings.append(
+                Finding(
+                    **report.about_pod(pod),
+                    state="failed",
+                    code=failure.code,
+                    since=failure.at,
+                    action=judged.action,
+                    reason=failure.reason,
+                    containers=judged.facts.table,
+                    fix=failure.fix,
+                )
             )
-            self.findings.append(finding)
 
     def judged(self, pod: Pod, judged: Judgement, outcome: Finding | str | None) -> None:
         """Keep the ``outcome`` of `report.audit` about a pod that has not ended."""

@@ -71,8 +71,10 @@ class Terminal(NamedTuple):
         """
         terminal = stream.isatty()
         coloured = bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
-        colour = coloured and not environ.get("NO_COLOR")
-        return cls(colour, _columns(stream, environ) if terminal else None)
+        return cls(
+            coloured and not environ.get("NO_COLOR"),
+            _columns(stream, environ) if terminal else None,
+        )
 
     def paint(self, cell: Cell) -> str:
         """The text with its style; control characters are escaped."""
@@ -82,7 +84,11 @@ class Terminal(NamedTuple):
         return f"\x1b[{cell.style}m{text}\x1b[0m"
 
     def table(
-        self, titles: str, rows: Iterable[Sequence[str | Cell]], *, indent: str = ""
+        self,
+        titles: str,
+        rows: Iterable[Sequence[str | Cell]],
+        *,
+        indent: str = "",
     ) -> list[str]:
         """The lines of a table; none without rows. In a terminal the last cell wraps.
 
@@ -108,13 +114,20 @@ class Terminal(NamedTuple):
         Without a width, and without a text, it is one line.
         """
         plain = printable(text.text)
-        fits = self.width is None or taken + len(plain) <= self.width
-        if self.width is None or fits or not plain or text.style is Style.COMMAND:
+        if (
+            self.width is None
+            or taken + len(plain) <= self.width
+            or not plain
+            or text.style is Style.COMMAND
+        ):
             return [(head + self.paint(text)).rstrip()]
         below = self.width - taken < _NARROWEST
         margin = len(head) - len(head.lstrip()) + _BELOW if below else taken
         wrapped = textwrap.wrap(
-            plain, max(self.width - margin, _LEAST), break_on_hyphens=False, break_long_words=False
+            plain,
+            max(self.width - margin, _LEAST),
+            break_on_hyphens=False,
+            break_long_words=False,
         )
         lines = [" " * margin + self.paint(Cell(line, text.style)) for line in wrapped]
         if below:

@@ -184,7 +184,10 @@ async def find(
 
 
 async def list_pods(
-    client: Client, namespace: str, fields: Mapping[str, str], selector: Selector = _ALL
+    client: Client,
+    namespace: str,
+    fields: Mapping[str, str],
+    selector: Selector = _ALL,
 ) -> AsyncGenerator[Pod | Unreadable]:
     """List pods, each once: a list that starts again shows pods twice.
 
@@ -250,8 +253,11 @@ async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
                     name = f"{kind.kind}/{about.name}"
                     try:
                         parts = {"name": about.name, "namespace": about.namespace}
-                        manifest = {"metadata": parts, "spec": msgspec.json.decode(each.spec)}
-                        for template in templates.read(manifest, kind.group, kind.kind):
+                        for template in templates.read(
+                            {"metadata": parts, "spec": msgspec.json.decode(each.spec)},
+                            kind.group,
+                            kind.kind,
+                        ):
                             yield FoundTemplate(convert(template.pod), name, template.job)
                     except UNDECODABLE as error:
                         yield f"{about.namespace}: {name}: {problem(error)}"
@@ -331,14 +337,17 @@ class _Search(msgspec.Struct):
         return f"{no_type}; types with pods: {listed(known)}"
 
     async def _owned(
-        self, target: _Target, kind: ServedType
+        self,
+        target: _Target,
+        kind: ServedType,
     ) -> AsyncGenerator[Pod | Unreadable | str]:
         """Yield the pods of one object, or of all objects of a type."""
         uid, where, found = "", target.namespace, False
         if target.name:
             try:
-                path = actions.object_path(kind.api, kind.plural, where, target.name)
-                body = await self.client.get(path)
+                body = await self.client.get(
+                    actions.object_path(kind.api, kind.plural, where, target.name)
+                )
                 uid = decoded(body, Named, "object").metadata.uid
             except UNREAD as error:
                 if not (isinstance(error, ApiError) and error.code == 403):
@@ -364,7 +373,10 @@ class _Search(msgspec.Struct):
         self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
-        self, pod: Pod, namespace: str, wanted: Callable[[OwnerReference], bool]
+        self,
+        pod: Pod,
+        namespace: str,
+        wanted: Callable[[OwnerReference], bool],
     ) -> bool:
         """Whether an object that is ``wanted`` owns the pod, over any number of others."""
         known, due = set[str](), [*(pod.metadata.owner_references or ())]
@@ -386,7 +398,13 @@ class _Search(msgspec.Struct):
         self.listed[key] = ""
         path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
         # Only metadata: a tenant may name a Secret as the owner of a pod.
-        pages = actions.pages(self.client, path, Named, {}, accept=actions.ONLY_METADATA)
+        pages = actions.pages(
+            self.client,
+            path,
+            Named,
+            {},
+            accept=actions.ONLY_METADATA,
+        )
         try:
             async for page in pages:
                 found = (item.metadata for item in page.items)
@@ -427,7 +445,10 @@ async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]
 
 
 async def refused_pods(
-    client: Client, namespace: str, uid: str = "", reasons: Sequence[str] = REFUSED
+    client: Client,
+    namespace: str,
+    uid: str = "",
+    reasons: Sequence[str] = REFUSED,
 ) -> Mapping[str, RefusedPods]:
     """Read from Events whose pods were refused last, by UID; of one object, if ``uid`` is given.
 

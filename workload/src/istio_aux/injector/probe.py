@@ -50,7 +50,8 @@ LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
 
 NOWHERE = refusal(
-    "there is no namespace where a dry run asks this injector and no other", reached=False
+    "there is no namespace where a dry run asks this injector and no other",
+    reached=False,
 )
 
 
@@ -67,9 +68,11 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 def probes(telemetry: Telemetry) -> Counter:
     """The counter of probes: of an answer with a sidecar, an answer without one, no answer."""
-    outcomes = ("injected", "refused", "unreachable")
-    meaning = "Probes of Istio's injectors, by outcome."
-    return telemetry.counter("injector_probes", meaning, outcome=outcomes)
+    return telemetry.counter(
+        "injector_probes",
+        "Probes of Istio's injectors, by outcome.",
+        outcome=("injected", "refused", "unreachable"),
+    )
 
 
 class InjectorProbe:
@@ -114,8 +117,12 @@ class InjectorProbe:
             # A defect of ours must not end the probes, nor count as a live injector.
             except Exception as error:
                 self._telemetry.internal_errors.inc()
-                name = self._target.service or self._target.url
-                _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
+                _log.exception(
+                    "%s: %r",
+                    self._target.service or self._target.url,
+                    error,
+                    extra={"event": "internal-error"},
+                )
                 self._publish(refusal(f"internal error: {error!r}", reached=False))
                 pause = self._rhythm.read
             await wait(self.changed, pause)
@@ -137,8 +144,10 @@ class InjectorProbe:
                 kept = self._answered + KEPT
             wait = retry_after(error)
         if found.native.capability.can:
-            native = await self._possible(found.native)
-            found = msgspec.structs.replace(found, native=native)
+            found = msgspec.structs.replace(
+                found,
+                native=await self._possible(found.native),
+            )
         if not found.reached and found != NOWHERE:
             # Once says nothing of an injector that was live: the machine may be busy, and another
             # round asks in further namespaces.
@@ -164,8 +173,10 @@ class InjectorProbe:
         """
         names = set[str]()
         turn = probe_rules.in_turn(self._questions(), self._last)
-        failed = list(islice(turn, 1 if self._failures else 0))
-        for question in chain(turn, failed):
+        for question in chain(
+            turn,
+            list(islice(turn, 1 if self._failures else 0)),
+        ):
             if len(names) == NAMESPACES:
                 return
             if question.namespace not in names:
@@ -198,8 +209,9 @@ class InjectorProbe:
             except UNANSWERED as error:
                 self._kubelets_due = clock() + max(self._reading.next(), retry_after(error))
                 if clock() >= self._kubelets_until:
-                    why = str(error) or "no answer from the API server in time"
-                    self._kubelets = probe_rules.unknown(why)
+                    self._kubelets = probe_rules.unknown(
+                        str(error) or "no answer from the API server in time"
+                    )
         return self._kubelets or shown
 
 
@@ -264,12 +276,20 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-    nodes = await actions.list_kept(client, actions.NODES, actions.Node, {}, lambda node: node)
+    nodes = await actions.list_kept(
+        client,
+        actions.NODES,
+        actions.Node,
+        {},
+        lambda node: node,
+    )
     return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
 
 
 async def read_agents(
-    client: Client, node: str = "", tenants: Callable[[str], bool] = lambda _namespace: False
+    client: Client,
+    node: str = "",
+    tenants: Callable[[str], bool] = lambda _namespace: False,
 ) -> dict[str, list[Agent]]:
     """List the pods of Istio's CNI and of ztunnel, on a node or on all; those of tenants count not.
 
@@ -279,8 +299,13 @@ async def read_agents(
     where = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     found = dict[str, list[Agent]]()
     for name, selector in AGENTS.items():
-        selection = {"labelSelector": selector, **where}
-        pods = await actions.list_kept(client, actions.PODS, Pod, selection, Agent.of)
+        pods = await actions.list_kept(
+            client,
+            actions.PODS,
+            Pod,
+            {"labelSelector": selector, **where},
+            Agent.of,
+        )
         found[name] = [pod for pod in pods if not tenants(pod.namespace)]
     return found
 

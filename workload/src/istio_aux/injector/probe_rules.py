@@ -62,7 +62,9 @@ ON_REQUEST = NativeCheck(Capability.NATIVE, "sidecars are native on request")
 
 
 def dry_run_pod(
-    labels: Mapping[str, str], annotations: Mapping[str, str], **spec: str
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    **spec: str,
 ) -> dict[str, Any]:
     """The pod that dry runs create, with more of its spec."""
     return {
@@ -110,8 +112,10 @@ def questions(
     for some in (first, namespaces.keys() - first):
         # Namespaces that may refuse the capabilities of Istio's init container come last. Some may
         # be gone since: an answer takes its time.
-        there = namespaces.keys() & some - {*IGNORED, *going}
-        ordered = sorted(there, key=lambda n: (_ENFORCED in namespaces[n], n))
+        ordered = sorted(
+            namespaces.keys() & some - {*IGNORED, *going},
+            key=lambda n: (_ENFORCED in namespaces[n], n),
+        )
         for (hook, labels), name in product(pairs, ordered):
             where = namespaces.get(name)
             if where is None or not hook.selects(where, labels):
@@ -172,8 +176,11 @@ def created(body: bytes, unclear: str = "", *, unasked: bool = False) -> Probe:
             native = classic("a webhook after Istio's removes restartPolicy from a native sidecar")
         return Probe(injected=True, native=native, proxy=needs[0])
     if proxies:
-        why = "Istio makes no native sidecars, not even on request"
-        return Probe(injected=True, native=classic(why), proxy=needs[0])
+        return Probe(
+            injected=True,
+            native=classic("Istio makes no native sidecars, not even on request"),
+            proxy=needs[0],
+        )
     wish = Wish.of(pod)
     if another := wish.said if wish.asks is False else unclear:
         return refusal(f"no sidecar: {another}", reached=False)
@@ -202,8 +209,10 @@ def of_kubelets(versions: Mapping[str, str]) -> NativeCheck | None:
 
 def unknown(why: str) -> NativeCheck:
     """Return the result if there was no answer."""
-    line = one_line(f"not known whether sidecars can be native: {why}", _LONGEST)
-    return NativeCheck(Capability.UNKNOWN, line)
+    return NativeCheck(
+        Capability.UNKNOWN,
+        one_line(f"not known whether sidecars can be native: {why}", _LONGEST),
+    )
 
 
 def classic(why: str) -> NativeCheck:

@@ -101,10 +101,12 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
         chosen = next(iter(natives), "")
         if len({*natives.values()}) > 1:  # Only then it matters which one.
             chosen = self.expected(wish).configuration
-        unselected = Capability.UNKNOWN if chosen else self.native.capability
         return msgspec.structs.replace(
             how,
-            capability=natives.get(chosen, unselected),
+            capability=natives.get(
+                chosen,
+                Capability.UNKNOWN if chosen else self.native.capability,
+            ),
             proxy=self.proxies.get(chosen),
         )
 
@@ -138,7 +140,10 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(
-    hooks: Iterable[Hook], facts: Facts, *, root: str | None = None
+    hooks: Iterable[Hook],
+    facts: Facts,
+    *,
+    root: str | None = None,
 ) -> tuple[Injector, ...]:
     """Decide for each injector whether it is live; at least one, sorted by configuration.
 
@@ -196,7 +201,10 @@ def _check(target: ClientConfig, facts: Facts) -> Injector:
         return Injector(state=State.REFUSED if probe.reached else State.NOT_PROBED, why=probe.why)
     native = probe.native
     return Injector(
-        state=State.LIVE, why="it injects", native=native.capability, native_why=native.why
+        state=State.LIVE,
+        why="it injects",
+        native=native.capability,
+        native_why=native.why,
     )
 
 

@@ -48,6 +48,7 @@ from istio_aux.model.webhooks import (
     EndpointSlice,
     Namespace,
     Service,
+    ServiceReference,
     sorted_before,
 )
 from istio_aux.model.wish import Wish
@@ -181,9 +182,10 @@ class Watcher:
         _log.log(
             logging.WARNING if names else logging.INFO,
             "%s: called before it: %s",
-            self._ours, ", ".join(names) or "none of Istio's configurations",
+            self._ours,
+            ", ".join(names) or "none of Istio's configurations",
             extra={"event": "order", "before": names},
-        )  # fmt: skip
+        )
 
     def _ask_again(self) -> None:
         """Ask all injectors now."""
@@ -251,8 +253,9 @@ class Watcher:
     @property
     def _unlisted(self) -> frozenset[Service]:
         """Services whose endpoints are unknown, perhaps for good."""
-        watches = self._watches.items()
-        return frozenset(service for service, watch in watches if not watch.synced.is_set())
+        return frozenset(
+            service for service, watch in self._watches.items() if not watch.synced.is_set()
+        )
 
     def _reconcile(self) -> None:
         """Watch the Services behind the webhooks and probe their injectors; stop all others.
@@ -290,21 +293,29 @@ class Watcher:
         return Watch(
             self._client,
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice, slices,
+            EndpointSlice,
+            slices,
             selection={"labelSelector": f"{SERVICE}={service.name}"},
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
             backoff=Backoff(first=0.25, longest=5.0),
-        )  # fmt: skip
+        )
 
     def _probe(self, target: ClientConfig) -> InjectorProbe:
         return InjectorProbe(
-            self._client, self._telemetry, target,
+            self._client,
+            self._telemetry,
+            target,
             # A webhook may be called in some namespaces only: those with our pods come first.
             questions=lambda: questions(
-                target, self._hooks, self._namespaces, self._selectors, self._namespaces.going
+                target,
+                self._hooks,
+                self._namespaces,
+                self._selectors,
+                self._namespaces.going,
             ),
-            news=self._news, rhythm=self._rhythm,
-        )  # fmt: skip
+            news=self._news,
+            rhythm=self._rhythm,
+        )
 
     async def _read_policies(self) -> None:
         """Read the injection policies again and again, also those of istiods that are away.
@@ -317,8 +328,11 @@ class Watcher:
             self._reconfiguration.clear()
             planes = {hook.control_plane for hook in self._hooks}
             for plane in sorted(planes):
-                known = self._policies.get(plane)
-                self._policies[plane] = await read_policy(self._client, plane, known)
+                self._policies[plane] = await read_policy(
+                    self._client,
+                    plane,
+                    self._policies.get(plane),
+                )
             self._news.set()
             pause = backoff.next()
             if all(self._policies.get(plane) for plane in planes):
@@ -356,10 +370,11 @@ class Watcher:
         if planes.known:
             now = self._now().date
             self.since = {
-                name: known if (known := self.since.get(name)) and known.state == state
+                name: known
+                if (known := self.since.get(name)) and known.state == state
                 else Since(state, now)
                 for name, state in states.items()
-            }  # fmt: skip
+            }
             _report(before if before.known else ControlPlanes(), planes)
         self._changed(planes)
 
@@ -369,20 +384,30 @@ def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
     logged = {injector.configuration: injector.state for injector in before.injectors}
     for injector in planes.injectors:
         if logged.get(injector.configuration) is not injector.state:
-            fields = ("configuration", "revision", "state", "why", "native")
-            extra = {"event": "injector", **{name: getattr(injector, name) for name in fields}}
             _log.log(
                 logging.INFO if injector.state in _EXPECTED else logging.WARNING,
-                "%s: %s: %s", injector.configuration or "no injector", injector.state, injector.why,
-                extra=extra,
-            )  # fmt: skip
+                "%s: %s: %s",
+                injector.configuration or "no injector",
+                injector.state,
+                injector.why,
+                extra={
+                    "event": "injector",
+                    "configuration": injector.configuration,
+                    "revision": injector.revision,
+                    "state": injector.state,
+                    "why": injector.why,
+                    "native": injector.native,
+                },
+            )
     capability, why = planes.native.capability, planes.native.why
     if why and planes.native != before.native:
         _log.log(
             logging.WARNING if capability is Capability.UNKNOWN else logging.INFO,
-            "start: %s: %s", capability, why,
+            "start: %s: %s",
+            capability,
+            why,
             extra={"event": "capability", "capability": capability, "why": why},
-        )  # fmt: skip
+        )
 
 
 def _service(target: ClientConfig) -> Service | None:
@@ -399,7 +424,9 @@ def _service(target: ClientConfig) -> Service | None:
 
 
 async def read_policy(
-    client: Client, plane: ControlPlane, known: InjectionPolicy | None
+    client: Client,
+    plane: ControlPlane,
+    known: InjectionPolicy | None,
 ) -> InjectionPolicy | None:
     """Read the policy of an istiod; None if it is unknown, as that of one behind a URL is.
 
@@ -419,26 +446,42 @@ async def read_policy(
     except (*UNDECODABLE, KeyError) as error:
         why, policy = f"no injection policy: {error}", known
     _log.debug(
-        "ConfigMap %s/%s: %s", plane.namespace, plane.config_map, why,
+        "ConfigMap %s/%s: %s",
+        plane.namespace,
+        plane.config_map,
+        why,
         extra={"event": "policy", "revision": plane.revision},
-    )  # fmt: skip
+    )
     return policy
+
+
+async def read_slices(client: Client, service: Service | ServiceReference) -> list[EndpointSlice]:
+    """Read the EndpointSlices of a Service.
+
+    Raises:
+        KubeError: they cannot be listed.
+    """
+    pages = actions.pages(
+        client,
+        actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+        EndpointSlice,
+        {"labelSelector": f"{SERVICE}={service.name}"},
+    )
+    return [each async for page in pages for each in page.items]
 
 
 async def away(client: Client, planes: ControlPlanes) -> str:
     """Which injectors have no istiod, by their Services, for people; empty if none is known to."""
     slices = list[EndpointSlice]()
     for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
-        path = actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace)
-        chosen = {"labelSelector": f"{SERVICE}={service.name}"}
         try:
-            pages = [page async for page in actions.pages(client, path, EndpointSlice, chosen)]
+            slices += await read_slices(client, service)
         except UNREAD:
             return ""
-        slices += (each for page in pages for each in page.items)
     found = rules.evaluate(planes.hooks, rules.Facts(slices=slices))
-    gone = (it for it in found if it.state is not State.NOT_PROBED)
-    return "; ".join(f"{it.configuration}: {it.why}" for it in gone)
+    return "; ".join(
+        f"{each.configuration}: {each.why}" for each in found if each.state is not State.NOT_PROBED
+    )
 
 
 async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
@@ -449,7 +492,11 @@ async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
     """
     try:
         configurations = await actions.list_kept(
-            client, actions.CONFIGURATIONS, Configuration, {}, kept.configuration
+            client,
+            actions.CONFIGURATIONS,
+            Configuration,
+            {},
+            kept.configuration,
         )
     except UNREAD as error:  # One that cannot be read may be Istio's.
         return ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)

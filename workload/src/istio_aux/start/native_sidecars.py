@@ -49,27 +49,40 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
     try:
         own = own_sidecars.of(pod.metadata) or ()
     except BadValueError as error:
-        bad = str(error)
-        warning = Remark(Code.BAD_VALUE, f"{bad}; no container is changed")
-        return Conversion(reason=bad, warnings=(str(warning),))
+        warning = Remark(Code.BAD_VALUE, f"{error}; no container is changed")
+        return Conversion(reason=str(error), warnings=(str(warning),))
     rules = sidecars.combined(how.sidecars, own, _known(pod) if known else ())
     chosen = {name for name, rule in rules.items() if rule.how is How.NATIVE}
-    placed = [(place, each) for place, each in enumerate(pod.containers) if each.name in chosen]
-    named = [each for _, each in placed]
+    placed = [
+        (place, container)
+        for place, container in enumerate(pod.containers)
+        if container.name in chosen
+    ]
+    named = [container for _, container in placed]
     if not named:
         return Conversion()
     if why := _impossible(pod, how, proxy_first=proxy_first):
         text = _left(named, why)
-        by_author = {rule.container for rule in own} & {each.name for each in named}
-        return Conversion(reason=text, warnings=(text,) if by_author or how.counted else ())
+        by_author = {rule.container for rule in own} & {container.name for container in named}
+        return Conversion(
+            reason=text,
+            warnings=(text,) if by_author or how.counted else (),
+        )
     if why := _too_many(pod, named):
-        return Conversion(reason=_left(named, why), warnings=(_left(named, why),))
-    kept = [each for each in named if _has_rules(each)]
-    moved = {place: each for place, each in placed if not _has_rules(each)}
-    warnings = (_left(kept, "it has a restartPolicy or a resizePolicy of its own"),) if kept else ()
-    made = (f"made native: {_listed(moved.values())}",) if moved else ()
+        text = _left(named, why)
+        return Conversion(reason=text, warnings=(text,))
+    kept = [container for container in named if _has_rules(container)]
+    moved = {place: container for place, container in placed if not _has_rules(container)}
+    reasons = list[str]()
+    warnings = list[str]()
+    if moved:
+        reasons.append(f"made native: {_listed(moved.values())}")
+    if kept:
+        warnings.append(_left(kept, "it has a restartPolicy or a resizePolicy of its own"))
     return Conversion(
-        ops=tuple(_operations(pod, moved)), reason="; ".join(made + warnings), warnings=warnings
+        ops=tuple(_operations(pod, moved)),
+        reason="; ".join(reasons + warnings),
+        warnings=tuple(warnings),
     )
 
 
@@ -80,22 +93,29 @@ def _known(pod: Pod) -> Iterator[SidecarRule]:
     for their end (a native one would start again, which a Job counts), or Argo Workflows, which
     signals them itself (3.6 signal.go). Nor beside a hook that may wait for the payload.
     """
+    if pod.restart_policy == "Always" or workflow_node.on(pod.metadata):
+        return
     rows = {each.name: row for each in pod.containers if (row := sidecars.known(each))}
     payload = [each for each in pod.containers if each.name not in {PROXY, *rows}]
-    if not (rows and payload) or pod.restart_policy == "Always" or workflow_node.on(pod.metadata):
+    if not (rows and payload):
         return
     overrides = read_overrides(pod)
+    if overrides.opt_out or overrides.after:
+        return
     text = "\n".join(map(scripts.said, (*payload, *pod.init_containers)))
     kills = pod.spec.share_process_namespace and "kill" in text
-    if overrides.opt_out or overrides.after or kills or len(text) > scripts.LONGEST:
+    if kills or len(text) > scripts.LONGEST:
         return
     for each in pod.containers:
         row = rows.get(each.name)
-        if row is None or not row.native or (row.path and row.path in text) or _has_rules(each):
+        if row is None or not row.native or _has_rules(each):
             continue
-        program = (*(each.command or ()), "")[0].rpartition("/")[2]
-        hook = each.lifecycle and each.lifecycle.post_start
-        if not hook and (row.is_script or program not in _SHELLS):
+        if row.path and row.path in text:
+            continue
+        if each.lifecycle and each.lifecycle.post_start:
+            continue
+        program = each.command[0].rpartition("/")[2] if each.command else ""
+        if row.is_script or program not in _SHELLS:
             yield SidecarRule(each.name, how=How.NATIVE)
 
 

@@ -42,9 +42,12 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
         yield Remark(Code.UNTRIED, f"{UNTRIED}: {templates.shown(pod.metadata)}")
     if ending.is_short(pod) and (how.counted if how.job else is_of_job(pod)):
-        given = f"terminationGracePeriodSeconds {pod.spec.termination_grace_period_seconds}"
-        why = f"{given}, not {ending.SHORT}, and {ending.COUNTED}"
-        yield Remark(Code.HURRIED, f"{HURRIED}: {why}")
+        given = pod.spec.termination_grace_period_seconds
+        yield Remark(
+            Code.HURRIED,
+            f"{HURRIED}: terminationGracePeriodSeconds {given}, not {ending.SHORT},"
+            f" and {ending.COUNTED}",
+        )
 
 
 def certain(pod: Pod, how: StartPolicy) -> str:
@@ -66,8 +69,9 @@ def asks(pod: Pod, how: StartPolicy) -> bool:
     if how.job is not None or not is_of_job(pod):
         return False
     strictest = msgspec.structs.replace(how, job=JobCounts(restarts=True))
-    unasked = how.capability is Capability.UNASKED
-    return bool(certain(pod, strictest)) if unasked else ending.is_short(pod)
+    if how.capability is Capability.UNASKED:
+        return bool(certain(pod, strictest))
+    return ending.is_short(pod)
 
 
 def is_of_job(pod: Pod) -> bool:
@@ -87,13 +91,15 @@ def _raised(pod: Pod, how: StartPolicy) -> str:
     try:
         own = resources.amounts(pod.spec.resources)
         proxy, _ = resources.size_of_proxy(pod, how.proxy)
-        classic, native = (resources.totals(pod, proxy, native=each) for each in (False, True))
+        classic = resources.totals(pod, proxy, native=False)
+        native = resources.totals(pod, proxy, native=True)
     except UNDECODABLE:
         return "not known, its resources cannot be read"
     if native != classic and how.limits is None:
         return "perhaps, what its namespace allows is not known"
-    alike = any(_refusals(pod, how, own, classic))
-    return "" if alike else next(_refusals(pod, how, own, native), "")
+    if any(_refusals(pod, how, own, classic)):
+        return ""
+    return next(_refusals(pod, how, own, native), "")
 
 
 def _refusals(pod: Pod, how: StartPolicy, own: Amounts, needs: Amounts) -> Iterator[str]:
@@ -104,7 +110,8 @@ def _refusals(pod: Pod, how: StartPolicy, own: Amounts, needs: Amounts) -> Itera
     """
     requests = {name: own[name] for name in own if name.startswith("requests.")}
     counted = {name: needs[name] for name in needs if name not in own}
-    yield from filter(None, [Limit(name="the pod's own resources", most=requests).refuses(needs)])
+    if why := Limit(name="the pod's own resources", most=requests).refuses(needs):
+        yield why
     has_deadline = pod.spec.active_deadline_seconds is not None
     for limit in how.limits or ():
         if limit.deadline in {None, has_deadline} and (why := limit.refuses(counted)):

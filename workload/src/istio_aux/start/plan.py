@@ -9,7 +9,7 @@ pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.ya
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -94,7 +94,11 @@ def left_to_ambient(pod: Pod) -> str:
 
 
 def plan(
-    pod: Pod, how: StartPolicy, *, requested: bool = False, left: Left = left_to_ambient
+    pod: Pod,
+    how: StartPolicy,
+    *,
+    requested: bool = False,
+    left: Left = left_to_ambient,
 ) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
@@ -105,28 +109,33 @@ def plan(
         return Plan(ops=(), reason=how.pods.mismatch)
     if why := left(pod):
         return Plan(ops=(), reason=why)
-    wish, meta, owner = Wish.of(pod), pod.metadata, controller(pod.metadata)
-    label, unlabelled = (), ""
+    wish = Wish.of(pod)
+    meta = pod.metadata
+    label: tuple[patch.Op, ...] = ()
+    unlabelled = ""
     chosen = how.inject is not None and how.inject.matches(pod.labels)
     if chosen or requested:
         unlabelled = next(wish.against_label(despite_annotation=chosen), "")
         if not unlabelled:
-            label, wish = _entries("labels", meta.labels, {INJECT: "true"}), wish.labelled()
+            label = _entries("labels", meta.labels, {INJECT: "true"})
+            wish = wish.labelled()
     own, bad = own_mode(pod)
     none = next(wish.against(), "")
     order = _start_order(pod, how, own, none)
     converted = native_sidecars.Conversion()
+    losses = list[str]()
     if not none:
+        losses += map(str, _losses(pod, how, native=order.native))
         converted = native_sidecars.convert(
-            pod, how, proxy_first=order.native, known=(own or how.mode) is not StartMode.NONE
+            pod,
+            how,
+            proxy_first=order.native,
+            known=(own or how.mode) is not StartMode.NONE,
         )
     ports, closed = peers.inbound_ports(pod, how.peers)
-    lost = "" if none or order.native else ending.cut_off(pod)
-    cut_off = [str(Remark(Code.CUT_OFF, lost))] if lost else []
-    small = "" if none else resources.too_small(pod, native=order.native, proxy=how.proxy)
-    refused = [str(Remark(Code.REFUSED, small))] if small else []
-    warnings = (*order.warnings, *map(str, closed), *cut_off, *refused)
-    reasons, writes = [order.reason], {**order.writes}
+    warnings = [*order.warnings, *map(str, closed), *losses]
+    reasons = [order.reason]
+    writes = {**order.writes}
     if order.started_with:
         writes[STARTED_WITH] = order.started_with
     if _signals(pod, order):
@@ -137,8 +146,10 @@ def plan(
     there = (meta.annotations or {}).items()
     writes = {key: text for key, text in writes.items() if (key, text) not in there}
     if writes and (why := _too_large(pod, writes)):
-        order, reasons, writes = _Order(why), [why], {}
-        warnings = (f"left alone: {why}", *warnings)
+        order = _Order(why)
+        reasons = [why]
+        writes = {}
+        warnings.insert(0, f"left alone: {why}")
     ops = converted.ops + order.ops + _entries("annotations", meta.annotations, writes)
     reasons.append(converted.reason)
     if label:
@@ -151,14 +162,23 @@ def plan(
         warnings=(*map(str, (*bad, *unread(meta))), *warnings, *converted.warnings),
         started_with=order.started_with,
         native=order.native,
-        job=owner if _depends_on_job(pod, how, converted) else None,
+        job=controller(meta) if _depends_on_job(pod, how, converted) else None,
         writes=writes,
     )
 
 
+def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Iterator[Remark]:
+    """Yield what a pod loses by its sidecar: its network at its end, or its admission."""
+    if not native and (lost := ending.cut_off(pod)):
+        yield Remark(Code.CUT_OFF, lost)
+    if small := resources.too_small(pod, native=native, proxy=how.proxy):
+        yield Remark(Code.REFUSED, small)
+
+
 def bad_values(pod: Pod) -> tuple[Remark, ...]:
     """What is wrong with the pod's own annotations about its start, and what nothing reads."""
-    (_, bad), (_, closed) = own_mode(pod), peers.inbound_ports(pod, Peers.MESH)
+    _, bad = own_mode(pod)
+    _, closed = peers.inbound_ports(pod, Peers.MESH)
     return (*bad, *closed, *unread(pod.metadata))
 
 
@@ -201,12 +221,14 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
         return pod
     native = made.native
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
-    spec = msgspec.structs.replace(
-        pod.spec,
-        containers=pod.containers if native else (*pod.containers, proxy),
-        init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
+    return msgspec.structs.replace(
+        pod,
+        spec=msgspec.structs.replace(
+            pod.spec,
+            containers=pod.containers if native else (*pod.containers, proxy),
+            init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
+        ),
     )
-    return msgspec.structs.replace(pod, spec=spec)
 
 
 def effective_start(pod: Pod) -> str | None:
@@ -214,9 +236,10 @@ def effective_start(pod: Pod) -> str | None:
     match start_order.get(pod.metadata):
         case None:
             return None
+        case "native" as requested if pod.has_native_proxy:
+            why = ""
         case "native" as requested:
-            missing = "the sidecar is a classic one" if pod.has_proxy else _ABSENT
-            why = "" if pod.has_native_proxy else missing
+            why = "the sidecar is a classic one" if pod.has_proxy else _ABSENT
         case requested if pod.has_native_proxy:
             why = "the sidecar is a native one"
         case requested:
@@ -251,13 +274,15 @@ def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
 
 def _wait(pod: Pod) -> list[str]:
     """The command of the hook. A proxy that is started again may give up and try again."""
-    ends = pod.restart_policy != "Always"
-    return [*WAIT, *([f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"] if ends else [])]
+    if pod.restart_policy == "Always":
+        return [*WAIT]
+    return [*WAIT, f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"]
 
 
 def _hook(proxy: Container, wait: list[str]) -> tuple[patch.Op, ...] | None:
     """Add the hook to the first container; () if it has one, None if it must not get one."""
-    lifecycle, hook = proxy.lifecycle, {"exec": {"command": wait}}
+    lifecycle = proxy.lifecycle
+    hook = {"exec": {"command": wait}}
     if lifecycle is None:
         return (patch.Add(f"{FIRST}/lifecycle", {"postStart": hook}),)
     if lifecycle.post_start is not None:
@@ -278,7 +303,8 @@ def _longer(pod: Pod) -> tuple[patch.Op, ...]:
 
 
 def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
-    unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
+    unsaid = not native_asked.on(pod.metadata)
+    asked = native_asked.get(pod.metadata) is True
     unasked = unsaid and how.capability is Capability.UNASKED
     if own is StartMode.NONE:
         none = f'annotation {START}: "none"'
@@ -294,26 +320,41 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
 
 
 def _on_request(
-    pod: Pod, how: StartPolicy, own: StartMode | None, merge: proxy_config.Merge
+    pod: Pod,
+    how: StartPolicy,
+    own: StartMode | None,
+    merge: proxy_config.Merge,
 ) -> _Order:
     """Ask for a native sidecar where it can be had and does no harm, else hold."""
-    unsaid, asked = not native_asked.on(pod.metadata), native_asked.get(pod.metadata) is True
-    due, against = _native_is_due(pod, how, own), None
+    unsaid = not native_asked.on(pod.metadata)
+    asked = native_asked.get(pod.metadata) is True
+    due = _native_is_due(pod, how, own)
+    against = None
     if asked or (due and unsaid):
         against = next(not_native.reasons(pod, how), None)
     if against and not (asked or own is StartMode.NATIVE):
-        return _hold(pod, merge, against.text if pod.restart_policy != "Always" else "")
+        return _hold(
+            pod,
+            merge,
+            against.text if pod.restart_policy != "Always" else "",
+        )
     warnings = _although(against, "as its author asks")
     if due and unsaid:
         return _native(own, merge, how, warnings)
     if asked and (due or how.capability.can):
-        reason = f'annotation {NATIVE_SIDECAR}: "true" is already there'
-        return _Order(reason, native=True, warnings=warnings)
+        return _Order(
+            f'annotation {NATIVE_SIDECAR}: "true" is already there',
+            native=True,
+            warnings=warnings,
+        )
     return _hold(pod, merge, warnings=warnings)._replace(native=asked)
 
 
 def _unasked(
-    pod: Pod, how: StartPolicy, own: StartMode | None, merge: proxy_config.Merge
+    pod: Pod,
+    how: StartPolicy,
+    own: StartMode | None,
+    merge: proxy_config.Merge,
 ) -> _Order:
     """Leave the start to Istio, which makes the proxy native: without us it would be, too."""
     if own is not StartMode.NATIVE and (against := not_native.certain(pod, how)):
@@ -321,7 +362,11 @@ def _unasked(
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)}
         return order._replace(writes={**classic, **order.writes})
     # What is not known is no news to the author.
-    known = msgspec.structs.replace(how, job=how.job or JobCounts(), limits=how.limits or ())
+    known = msgspec.structs.replace(
+        how,
+        job=how.job or JobCounts(),
+        limits=how.limits or (),
+    )
     ends = pod.restart_policy != "Always"
     against = next(not_native.reasons(pod, known), None) if ends else None
     warnings = _although(against, "as Istio makes it unasked")
@@ -341,14 +386,19 @@ def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
     """Native is for pods that end, or work on for long after SIGTERM, and for those that ask."""
     if own is StartMode.NATIVE:
         return True
-    mode, can = own or how.mode, how.capability.can
+    mode = own or how.mode
+    can = how.capability.can
     if pod.restart_policy == "Always" and not (can and ending.is_long(pod)):
         return False
     return mode is StartMode.NATIVE or (mode is StartMode.AUTO and can)
 
 
 def _hold(
-    pod: Pod, merge: proxy_config.Merge, against: str = "", *, warnings: tuple[str, ...] = ()
+    pod: Pod,
+    merge: proxy_config.Merge,
+    against: str = "",
+    *,
+    warnings: tuple[str, ...] = (),
 ) -> _Order:
     """Hold; ``against`` says why the proxy is not to be native, if so."""
     reason, because = merge.reason, dict[str, str]()
@@ -363,7 +413,10 @@ def _hold(
 
 
 def _native(
-    own: StartMode | None, merge: proxy_config.Merge, how: StartPolicy, warnings: tuple[str, ...]
+    own: StartMode | None,
+    merge: proxy_config.Merge,
+    how: StartPolicy,
+    warnings: tuple[str, ...],
 ) -> _Order:
     """Ask for a native sidecar, unless the author says no to hold.
 
@@ -377,7 +430,13 @@ def _native(
         counted = f"{PROXY}: {ending.COUNTED}, which is 137 if it is killed"
         warnings = (*warnings, counted)
     writes = {NATIVE_SIDECAR: "true"}
-    return _Order("added native sidecar", "native", native=True, writes=writes, warnings=warnings)
+    return _Order(
+        "added native sidecar",
+        "native",
+        native=True,
+        writes=writes,
+        warnings=warnings,
+    )
 
 
 def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
@@ -418,7 +477,9 @@ def _too_large(pod: Pod, writes: dict[str, str]) -> str:
 
 
 def _entries(
-    field: str, there: dict[str, str] | None, entries: dict[str, str]
+    field: str,
+    there: dict[str, str] | None,
+    entries: dict[str, str],
 ) -> tuple[patch.Op, ...]:
     if not entries:
         return ()

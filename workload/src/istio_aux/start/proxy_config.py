@@ -107,7 +107,10 @@ def _merge(text: str) -> Merge:
         return _left_alone(f"it cannot be read: {problem(error)}", refused=True)
     root = events[2] if len(events) > 2 else None  # After the starts of stream and document.
     if root is None or _is_null(root):
-        return _first_proven([_with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
+        return _first_proven(
+            [_with_line(text, 0), _LINE],
+            [_signature(_parse(_LINE))],
+        )
     if not isinstance(root, yaml.MappingStartEvent):
         return _left_alone("it is not a mapping", refused=True)
     return _decided(events) or _inserted(text, events)
@@ -136,13 +139,19 @@ def _inserted(text: str, events: list[yaml.Event]) -> Merge:
     end = next(i for i, event in _at_root(events) if isinstance(event, yaml.MappingEndEvent))
     entry = _FLOW_ENTRY.join("{}") if getattr(events[2], "flow_style", False) else _LINE
     added = _signature(_parse(entry))[3:5]
-    first, last = old[:3] + added + old[3:], old[:end] + added + old[end:]
-    return _first_proven(_candidates(text, events), [first, last])
+    return _first_proven(
+        _candidates(text, events),
+        [
+            old[:3] + added + old[3:],
+            old[:end] + added + old[end:],
+        ],
+    )
 
 
 def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
     """Texts that may be the old mapping plus our key, the most natural first."""
-    root, first = events[2], events[3]
+    root = events[2]
+    first = events[3]
     if getattr(root, "flow_style", False):
         cut = text.index("{", root.start_mark.index) + 1  # After tag, anchor and brace.
         comma = "" if isinstance(first, yaml.MappingEndEvent) else ","
@@ -150,7 +159,8 @@ def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
         gap = "" if text[cut].isspace() or text[cut] == "}" else " "
         yield f"{text[:cut]}{_FLOW_ENTRY}{comma}{gap}{text[cut:]}"
         return
-    cut, indent = first.start_mark.index, first.start_mark.column
+    cut = first.start_mark.index
+    indent = first.start_mark.column
     yield _with_line(text, indent)
     # At the end, a line may become part of a block scalar or a second document; not at the top.
     yield f"{text[:cut]}{_LINE}{_line_end(text)}{' ' * indent}{text[cut:]}"
@@ -158,8 +168,11 @@ def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
 
 def _with_line(text: str, indent: int) -> str:
     """``text`` with our line after it; it ends with a newline if the old text does."""
-    line, end = f"{' ' * indent}{_LINE}", _line_end(text)
-    return f"{text}{line}{end}" if text.endswith("\n") else f"{text}{end}{line}"
+    line = f"{' ' * indent}{_LINE}"
+    end = _line_end(text)
+    if text.endswith("\n"):
+        return f"{text}{line}{end}"
+    return f"{text}{end}{line}"
 
 
 def _line_end(text: str) -> str:
@@ -187,7 +200,8 @@ def _left_alone(why: str, *, refused: bool = False) -> Merge:
 
 def _parse(text: str) -> list[yaml.Event]:
     """Parse the first document, the only one that Istio reads; raises yaml.YAMLError."""
-    events, depth = list[yaml.Event](), 0
+    events = list[yaml.Event]()
+    depth = 0
     for event in _parse_events(text, Loader=_LOADER):
         events.append(event)
         if len(events) > _MAX_EVENTS:
@@ -220,7 +234,10 @@ def _at_root(events: list[yaml.Event]) -> Iterator[tuple[int, yaml.Event]]:
 def _signature(events: list[yaml.Event]) -> list[_Signature]:
     meaning = ("anchor", "tag", "implicit", "value")
     return [
-        (type(event).__name__, *(getattr(event, name, None) for name in meaning))
+        (
+            type(event).__name__,
+            *(getattr(event, name, None) for name in meaning),
+        )
         for event in events
     ]
 

@@ -112,7 +112,11 @@ How = Callable[[Pod], StartPolicy]
 
 
 def answer(
-    body: bytes, how: How, *, inject: bool = False, left: plan.Left = plan.left_to_ambient
+    body: bytes,
+    how: How,
+    *,
+    inject: bool = False,
+    left: plan.Left = plan.left_to_ambient,
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
@@ -135,8 +139,12 @@ def leave(body: bytes, why: Malformed) -> ReviewResult:
     uid = why.uid or _uid(body)
     if not uid:
         raise why
-    planned = plan.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",))
-    return _answer(uid, "", planned, Outcome.MALFORMED)
+    return _answer(
+        uid,
+        "",
+        plan.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",)),
+        Outcome.MALFORMED,
+    )
 
 
 def decode(body: bytes) -> Request:
@@ -151,8 +159,10 @@ def decode(body: bytes) -> Request:
     request = review.request
     if (review.api_version, review.kind) != (API_VERSION, KIND):
         got = f'"{review.api_version}" "{review.kind}"'
-        why = f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}"
-        raise Malformed(why, request.uid if request else "")
+        raise Malformed(
+            f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}",
+            request.uid if request else "",
+        )
     if request is None or not request.uid:
         raise Malformed("malformed AdmissionReview: request.uid is missing")
     return request
@@ -215,9 +225,14 @@ def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> Review
         response["warnings"] = [f"istio-aux: {text}"[:_MAX_LINE] for text in warnings]
     body = _encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return ReviewResult(
-        body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings,
+        body=body,
+        uid=uid,
+        pod=name,
+        outcome=outcome,
+        reason=reason,
+        warnings=warnings,
         job=planned.job,
-    )  # fmt: skip
+    )
 
 
 def _line(text: str, longest: int = _MAX_LINE) -> str:

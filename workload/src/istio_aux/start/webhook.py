@@ -93,8 +93,9 @@ class Certificate:
             context.load_cert_chain(certificate, key, password="")
         except OSError as error:  # ssl.SSLError is one.
             why = error.strerror or str(error)
-            text = f"{certificate}, {key}: no certificate and key: {why}"
-            raise CertificateError(text) from error
+            raise CertificateError(
+                f"{certificate}, {key}: no certificate and key: {why}"
+            ) from error
         self.fingerprint = _fingerprint(certificate)
         return context
 
@@ -103,8 +104,9 @@ def _fingerprint(file: Path) -> str:
     """The SHA-256 of the first certificate in ``file``; empty if it is in another form."""
     with contextlib.suppress(OSError, ValueError):
         before, end, _ = file.read_text().partition("-----END CERTIFICATE-----")
-        der = ssl.PEM_cert_to_DER_cert(before[before.index("-----BEGIN CERT") :] + end)
-        return hashlib.sha256(der).hexdigest()
+        return hashlib.sha256(
+            ssl.PEM_cert_to_DER_cert(before[before.index("-----BEGIN CERT") :] + end)
+        ).hexdigest()
     return ""
 
 
@@ -116,9 +118,14 @@ BODY = 4 << 20
 
 # How an error answer is counted.
 _OUTCOMES = {
-    400: "malformed", 404: "not-allowed", 405: "not-allowed", 408: "timeout", 413: "too-large",
-    415: "not-allowed", 503: "busy",
-}  # fmt: skip
+    400: "malformed",
+    404: "not-allowed",
+    405: "not-allowed",
+    408: "timeout",
+    413: "too-large",
+    415: "not-allowed",
+    503: "busy",
+}
 
 # Reviews are answered with 200, "malformed" ones with 200 or 400, the last four with an error.
 REVIEW_OUTCOMES = (*review.Outcome, "too-large", "timeout", "not-allowed", "busy")
@@ -144,28 +151,42 @@ class AdmissionWebhook:
         self._how, self._left = how, left
         self._internal_errors = metrics.internal_errors
         self._reviews = metrics.counter(
-            "admission_reviews", "Admission reviews, by answer.", outcome=REVIEW_OUTCOMES
+            "admission_reviews",
+            "Admission reviews, by answer.",
+            outcome=REVIEW_OUTCOMES,
         )
         self._seconds = metrics.histogram(
-            "admission_seconds", "From the complete request to its answer.",
-            0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3,
-        )  # fmt: skip
+            "admission_seconds",
+            "From the complete request to its answer.",
+            *(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
+        )
         self._connections = metrics.gauge(
-            "admission_connections", "Open connections to the webhook."
+            "admission_connections",
+            "Open connections to the webhook.",
         )
         self._closures = metrics.counter(
-            "admission_connections_closed", "Closed connections to the webhook, by reason.",
+            "admission_connections_closed",
+            "Closed connections to the webhook, by reason.",
             reason=Closed,
-        )  # fmt: skip
+        )
         self._limits, self._turns = limits, Turns()
         self._client, self._slots = client, Slots(8, 0.01)  # For Jobs; seconds that one takes.
 
     async def listen(
-        self, host: str, port: int, context: Callable[[], ssl.SSLContext]
+        self,
+        host: str,
+        port: int,
+        context: Callable[[], ssl.SSLContext],
     ) -> tuple[str, int]:
         """Do as `Listener.listen`; ``context`` returns the TLS context of a new handshake."""
         server = web.Server(self._answer)
-        self._listener = Listener(server, self._limits, context, self._closed, self._refused)
+        self._listener = Listener(
+            server,
+            self._limits,
+            context,
+            lambda why: self._closures.labels(why).inc(),
+            self._refused,
+        )
         self._connections.set_function(lambda: len(self._listener.connections))
         return await self._listener.listen(host, port)
 
@@ -210,9 +231,11 @@ class AdmissionWebhook:
         self._seconds.observe(time.perf_counter() - began)
         self._reviews.labels(answer.outcome).inc()
         facts: dict[str, object] = {
-            "event": "review", "uid": answer.uid[:36], "outcome": answer.outcome,
+            "event": "review",
+            "uid": answer.uid[:36],
+            "outcome": answer.outcome,
             "reason": answer.reason,
-        }  # fmt: skip
+        }
         if answer.warnings:
             facts["warnings"] = answer.warnings
         _log.info("%s", answer.pod, extra=facts)
@@ -246,9 +269,6 @@ class AdmissionWebhook:
             _log.exception("internal error", extra={"event": "review"})
             self._internal_errors.inc()
             return review.leave(body, review.Malformed("internal error"))
-
-    def _closed(self, why: Closed) -> None:
-        self._closures.labels(why).inc()
 
     def _refused(self, status: int, text: str) -> None:
         outcome = _OUTCOMES[status]
