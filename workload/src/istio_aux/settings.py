@@ -87,9 +87,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         `applications`.
         """
         return structs.replace(
-            self.start_policy, inject=self.inject_selector, sidecars=self.quit_policy.sidecars,
-            capability=capability, quits=self.quit is QuitMode.ENABLED,
-        )  # fmt: skip
+            self.start_policy,
+            inject=self.inject_selector,
+            sidecars=self.quit_policy.sidecars,
+            capability=capability,
+            quits=self.quit is QuitMode.ENABLED,
+        )
 
     @property
     def pod_options(self) -> PodOptions:

@@ -375,8 +375,12 @@ def _direct(server: SplitResult, exceptions: str) -> bool:
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
     kept = (
-        "server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression", "proxy-url"
-    )  # fmt: skip
+        "server",
+        "tls-server-name",
+        "insecure-skip-tls-verify",
+        "disable-compression",
+        "proxy-url",
+    )
     info = {key: cluster.value[key] for key in kept if key in cluster.value}
     if bundle:
         info["certificate-authority-data"] = base64.b64encode(bundle).decode()

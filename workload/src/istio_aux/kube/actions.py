@@ -202,9 +202,13 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
             full = [f"{name}.{group}" for name in plain if group]
             names = dict.fromkeys((*plain, *(each.short_names or ()), *full))
             yield ServedType(
-                group, version.version, each.resource, kind, tuple(names),
+                group,
+                version.version,
+                each.resource,
+                kind,
+                tuple(names),
                 namespaced=each.scope == "Namespaced",
-            )  # fmt: skip
+            )
 
 
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
@@ -321,9 +325,13 @@ async def allowed(client: Client, right: Right) -> bool:
     """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
     attributes = {
-        "verb": right.verb, "group": right.group, "resource": resource,
-        "subresource": subresource, "namespace": right.namespace, "name": right.name,
-    }  # fmt: skip
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
     api, kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
     path = collection(api, "selfsubjectaccessreviews")

@@ -242,9 +242,15 @@ async def listens(
     """
     channels, path = PortChannels(), actions.pod_path(pod.namespace, pod.name, "portforward")
     await stream(
-        client, path, channels, deadline, params=[("ports", str(port))], protocols=FORWARD,
-        still=still, first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
-    )  # fmt: skip
+        client,
+        path,
+        channels,
+        deadline,
+        params=[("ports", str(port))],
+        protocols=FORWARD,
+        still=still,
+        first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
+    )
     return channels.listens
 
 

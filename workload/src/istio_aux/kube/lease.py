@@ -365,9 +365,13 @@ class Lease(Leadership):
     def _lead(self, *, held: bool, why: str) -> None:
         what = "leads" if held else "no longer leads"
         _log.info(
-            "lease %s: %s %s: %s", self._name, self._identity, what, why,
+            "lease %s: %s %s: %s",
+            self._name,
+            self._identity,
+            what,
+            why,
             extra={"event": "lease", "leader": held},
-        )  # fmt: skip
+        )
         self.lead(held)
 
     def _time(self) -> str:

@@ -127,9 +127,9 @@ _TYPE = rb'\{(?:"(?:kind|apiVersion)":"[^"\\]*+",){0,2}"metadata":\{'
 _TEXT = rb'"([^"\\]*+)",?'
 _OBJECT = re.compile(
     _TYPE + rb'(?:"name":' + _TEXT + rb')?(?:"generateName":"[^"\\]*+",?)?'
-    rb'(?:"namespace":' + _TEXT + rb')?(?:"uid":' + _TEXT + rb')?'
+    rb'(?:"namespace":' + _TEXT + rb')?(?:"uid":' + _TEXT + rb")?"
     rb'(?:"resourceVersion":' + _TEXT + rb")?"
-)  # fmt: skip
+)
 _LIST = re.compile(
     _TYPE + rb'(?:"resourceVersion":' + _TEXT + rb')?(?:"continue":' + _TEXT + rb")?"
     rb'(?:"remainingItemCount":[0-9]++)?\},"items":\['

@@ -285,9 +285,11 @@ class Watch(Generic[T]):
         key = unreadable.key
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
             _log.error(
-                "%s: cannot read %s", self.path, unreadable,
+                "%s: cannot read %s",
+                self.path,
+                unreadable,
                 extra={"event": "unreadable", "object": str(key), "uid": key.uid},
-            )  # fmt: skip
+            )
             self.unreadable[key] = unreadable.why
 
     def _delete(self, key: Key, last: T | None = None) -> None:

@@ -147,9 +147,10 @@ def _policy(pod: Pod) -> str:
         return ""
     injected = {PROXY, *ISTIOS_INIT}
     own = [
-        each.name for each in (*pod.init_containers, *pod.containers)
+        each.name
+        for each in (*pod.init_containers, *pod.containers)
         if each.name not in injected and not known(each)
-    ]  # fmt: skip
+    ]
     on = {"operator": "In", "values": [NOT_SET_UP]}
     rules = [
         *({"action": "Count", "onExitCodes": {"containerName": name, **on}} for name in own),

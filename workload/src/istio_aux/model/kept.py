@@ -52,9 +52,10 @@ _CREATES = (
 )
 # Stands for all webhooks of a configuration that is too large.
 UNCLEAR = Webhook(
-    name="too-large.sidecar-injector.istio.io", client_config=ClientConfig(ca_bundle="?"),
+    name="too-large.sidecar-injector.istio.io",
+    client_config=ClientConfig(ca_bundle="?"),
     rules=_CREATES,
-)  # fmt: skip
+)
 
 
 class Reasoned(Struct, frozen=True):
@@ -98,12 +99,13 @@ def configuration(found: Configuration) -> Configuration:
     same = {bundle: bundle for bundle in bundles}
     webhooks = tuple(
         structs.replace(
-            it, client_config=structs.replace(it.client_config, ca_bundle=same[bundle]),
+            it,
+            client_config=structs.replace(it.client_config, ca_bundle=same[bundle]),
             rules=_CREATES if it.creates_pods else None,
             match_conditions=({},) if it.match_conditions else None,
         )
         for it, bundle in zip(ours, bundles, strict=True)
-    )  # fmt: skip
+    )
     rest = size(webhooks) - size(bundles)
     if rest > MOST_OF_ISTIO or size([*same]) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
@@ -115,9 +117,11 @@ def endpoints(found: EndpointSlice) -> EndpointSlice:
     meta = found.metadata
     return EndpointSlice(
         metadata=Metadata(
-            name=meta.name, namespace=meta.namespace, uid=meta.uid,
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
             labels={SERVICE: found.service.name} if found.service else None,
         ),
         endpoints=(Endpoint(addresses=("",)),) if found.ready else (),
         ports=(Present(),),
-    )  # fmt: skip
+    )

@@ -23,9 +23,17 @@ START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their n
 SETTINGS = "istio-aux.io/settings"
 # Settings that concern only a process, so that the annotation has none of them.
 LOCAL_SETTINGS = frozenset(
-    {"kubeconfig", "log-level", "pebble-socket", "status-address", "tls-certificate", "tls-key",
-     "unknown-keys", "webhook-address"}
-)  # fmt: skip
+    {
+        "kubeconfig",
+        "log-level",
+        "pebble-socket",
+        "status-address",
+        "tls-certificate",
+        "tls-key",
+        "unknown-keys",
+        "webhook-address",
+    }
+)
 # Characters of the annotation, which is empty if it would be longer: an object may have 256 KiB of
 # annotations (apimachinery TotalAnnotationSizeLimitB).
 LONGEST_SETTINGS = 100_000

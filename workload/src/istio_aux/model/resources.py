@@ -85,11 +85,14 @@ COUNTED = (CPU, MEMORY, "ephemeral-storage")
 def amounts(resources: msgspec.Raw) -> Counter[str]:
     """Requests and limits of what is `COUNTED`; `UNDECODABLE`: they cannot be read."""
     decoded = (_resources.decode(resources) if resources else None) or _Resources()
-    return Counter({
-        f"{kind}.{name}": quantity(str(given[name])[: _LONGEST + 1])
-        for kind, given in (("requests", decoded.requests), ("limits", decoded.limits))
-        for name in COUNTED if given and name in given
-    })  # fmt: skip
+    return Counter(
+        {
+            f"{kind}.{name}": quantity(str(given[name])[: _LONGEST + 1])
+            for kind, given in (("requests", decoded.requests), ("limits", decoded.limits))
+            for name in COUNTED
+            if given and name in given
+        }
+    )
 
 
 def requests(pod: Pod) -> Requests | None:
@@ -200,9 +203,11 @@ def quantity(text: str) -> int:
 
 
 ISTIOS: Amounts = {
-    "requests.cpu": quantity("100m"), "requests.memory": quantity("128Mi"),
-    "limits.cpu": quantity("2"), "limits.memory": quantity("1Gi"),
-}  # fmt: skip
+    "requests.cpu": quantity("100m"),
+    "requests.memory": quantity("128Mi"),
+    "limits.cpu": quantity("2"),
+    "limits.memory": quantity("1Gi"),
+}
 """Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values)."""
 
 
@@ -246,11 +251,13 @@ def _rounded(amounts: Counter[str]) -> Requests:
 
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
-    return Counter({
-        name: quantity(str(value)[: _LONGEST + 1])
-        for name, value in (requests or {}).items()
-        if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
-    })  # fmt: skip
+    return Counter(
+        {
+            name: quantity(str(value)[: _LONGEST + 1])
+            for name, value in (requests or {}).items()
+            if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
+        }
+    )
 
 
 def _bytes(number: int) -> str:
@@ -265,6 +272,8 @@ def _of_size(name: str) -> Annotation[int]:
 
 
 _SIZE = {
-    "requests.cpu": _of_size("proxyCPU"), "requests.memory": _of_size("proxyMemory"),
-    "limits.cpu": _of_size("proxyCPULimit"), "limits.memory": _of_size("proxyMemoryLimit"),
-}  # fmt: skip
+    "requests.cpu": _of_size("proxyCPU"),
+    "requests.memory": _of_size("proxyMemory"),
+    "limits.cpu": _of_size("proxyCPULimit"),
+    "limits.memory": _of_size("proxyMemoryLimit"),
+}

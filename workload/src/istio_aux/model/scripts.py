@@ -17,10 +17,18 @@ ENDINGS = (
     # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
     "quitquitquit",
     # redboxllc/scuttle and its ancestor monzo/envoy-preflight (main.go kill).
-    "scuttle", "envoy-preflight", "ENVOY_ADMIN_API", "ISTIO_QUIT_API",
+    "scuttle",
+    "envoy-preflight",
+    "ENVOY_ADMIN_API",
+    "ISTIO_QUIT_API",
     # maksim-paskal/envoy-sidecar-helper (pkg/api/api.go); karlkfi/kubexit (README, Config).
-    "envoy-sidecar-helper", "-envoy.endpoint", "-envoy.port", "-envoy.ready", "kubexit", "KUBEXIT_",
-)  # fmt: skip
+    "envoy-sidecar-helper",
+    "-envoy.endpoint",
+    "-envoy.port",
+    "-envoy.ready",
+    "kubexit",
+    "KUBEXIT_",
+)
 """What a payload says that ends its proxy itself."""
 
 # About another sidecar: the flag of cloud-sql-proxy, and ports.

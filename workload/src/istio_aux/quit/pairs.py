@@ -57,6 +57,7 @@ def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
 
 Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
 PAIRS: Mapping[Code, tuple[str, Waiting]] = {
-    Code.KATIB: (KATIB_FIX, _katib), Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse)
-}  # fmt: skip
+    Code.KATIB: (KATIB_FIX, _katib),
+    Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse),
+}
 """What frees the pod, and which containers have to end before which wait for the proxy alone."""

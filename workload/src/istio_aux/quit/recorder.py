@@ -36,27 +36,44 @@ class QuitRecorder(Recorder):
         super().__init__(telemetry, events)
         counter, gauge = telemetry.counter, telemetry.gauge
         self._quits = counter(
-            "quits", "Quits that ended, by outcome and by the way tried last.",
-            outcome=QUIT_OUTCOMES, way=(NO_WAY, *Way),
-        )  # fmt: skip
+            "quits",
+            "Quits that ended, by outcome and by the way tried last.",
+            outcome=QUIT_OUTCOMES,
+            way=(NO_WAY, *Way),
+        )
         self._attempts = counter("quit_attempts", "Attempts to make a proxy exit, by way.", way=Way)
         self._exit_to_exit = telemetry.histogram(
             "payload_exit_to_proxy_exit_seconds",
             "From the last payload container's exit to the proxy's.",
-            0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600,
-        )  # fmt: skip
+            0.1,
+            0.25,
+            0.5,
+            1,
+            2,
+            5,
+            10,
+            30,
+            60,
+            300,
+            900,
+            3600,
+        )
         self._kept_seconds = counter(
-            "kept_resource_seconds", "Requests of freed pods, times the seconds that they waited.",
+            "kept_resource_seconds",
+            "Requests of freed pods, times the seconds that they waited.",
             resource=RESOURCES,
-        )  # fmt: skip
+        )
         self._dead_proxies = counter(
-            "dead_proxies", "Pods whose proxy ended first, by what was done.",
+            "dead_proxies",
+            "Pods whose proxy ended first, by what was done.",
             action=("reported", "deleted", "delete-failed"),
-        )  # fmt: skip
+        )
         self._kept = gauge(
-            "kept_resources", "What stuck, blocked and unstarted pods request, by what keeps them.",
-            by=KEEPERS, resource=RESOURCES,
-        )  # fmt: skip
+            "kept_resources",
+            "What stuck, blocked and unstarted pods request, by what keeps them.",
+            by=KEEPERS,
+            resource=RESOURCES,
+        )
         self.watched = gauge("watched_pods", "Pods whose proxy may have to quit.")
         self._troubles: dict[Counted, Gauge] = {
             "stuck": gauge("stuck_pods", "Pods whose proxy runs on after several attempts."),
@@ -115,9 +132,13 @@ class QuitRecorder(Recorder):
         """An attempt failed; there will be another."""
         level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
         self._log_pod(
-            level, "attempt-failed", state.key,
-            task=task.due, attempts=task.attempts, reason=task.failure,
-        )  # fmt: skip
+            level,
+            "attempt-failed",
+            state.key,
+            task=task.due,
+            attempts=task.attempts,
+            reason=task.failure,
+        )
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
         if task.due == "quit" and task.failures.bit_count() == 1:
             note = f"failure {task.failures}: {task.failure}"
@@ -172,10 +193,15 @@ class QuitRecorder(Recorder):
         way = task.way or NO_WAY
         self._quits.labels(outcome, way).inc()
         self._log_pod(
-            logging.INFO, "quit", state.key,
-            container=task.target, outcome=outcome, way=way, attempts=task.attempts,
+            logging.INFO,
+            "quit",
+            state.key,
+            container=task.target,
+            outcome=outcome,
+            way=way,
+            attempts=task.attempts,
             reason=str(end),
-        )  # fmt: skip
+        )
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             if end.after_payload is not None and task.target == PROXY and task.begun:
                 self._exit_to_exit.observe(end.after_payload)

@@ -160,9 +160,11 @@ class PodState:
         if self.asks_for == "quit" or self.first_seen is None:
             return self.until.monotonic if self.until else None
         delays = {
-            "report": limits.lost_after, "unstarted": limits.unstarted_after,
-            "held": limits.held_after, "deleted": max(0.0, self.gone_by - self.first_seen.wall),
-        }  # fmt: skip
+            "report": limits.lost_after,
+            "unstarted": limits.unstarted_after,
+            "held": limits.held_after,
+            "deleted": max(0.0, self.gone_by - self.first_seen.wall),
+        }
         return self.first_seen.monotonic + delays.get(self.asks_for or "", limits.blocked_after)
 
     def settle(self, decision: rules.Action) -> bool:
@@ -205,9 +207,15 @@ class PodState:
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
             state = "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
             return state, TroubledPod(
-                *self.key, reason, self.since, by=decision.blocked_by,
-                requests=self.requests, fix=decision.fix, lasting=lasting, code=code,
-            )  # fmt: skip
+                *self.key,
+                reason,
+                self.since,
+                by=decision.blocked_by,
+                requests=self.requests,
+                fix=decision.fix,
+                lasting=lasting,
+                code=code,
+            )
         if isinstance(decision, Report):
             reason = f"{reason}; {failure}" if failure else reason
             return "lost", TroubledPod(*self.key, reason, lasting=lasting, code=code)

@@ -80,7 +80,7 @@ class Candidate(Struct, frozen=True):
             addressed=network if pod.status.pod_ip else 0.0,
             renewed=captured == CAPTURED
             and network > (started.timestamp() if started else network) + RENEWED,
-        )  # fmt: skip
+        )
 
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:

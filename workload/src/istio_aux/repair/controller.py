@@ -84,9 +84,15 @@ class RepairController:
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self.store = PodStore(
-            namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock,
+            namespaces,
+            policy,
+            self._recorder,
+            self._woken,
+            options,
+            going=going,
+            clock=clock,
             settled=self._limits.settled,
-        )  # fmt: skip
+        )
         self._off = policy.race is RacePolicy.NONE
         self._restarted, self._restarts = restarted, 0
         self._leadership = leadership

@@ -24,9 +24,10 @@ class RepairRecorder(Recorder):
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
         self._outcomes = telemetry.counter(
-            "sidecar_restarts", "Restarts of pods that lack a sidecar, by outcome.",
+            "sidecar_restarts",
+            "Restarts of pods that lack a sidecar, by outcome.",
             outcome=SIDECAR_RESTARTS,
-        )  # fmt: skip
+        )
         self._logged: dict[Key, tuple[int, ...]] = {}  # Hashes of reasons.
         self._announced: set[Key] = set()
 
@@ -46,9 +47,15 @@ class RepairRecorder(Recorder):
             # A cluster may be full of such pods: Events about actions overtake these.
             reason = "OutsideMesh" if code is Code.OUTSIDE else "NoSidecar"
             self._events.emit(
-                pod, "Warning", reason=reason, action="Report", note=why, code=code,
-                mass=True, once=True,
-            )  # fmt: skip
+                pod,
+                "Warning",
+                reason=reason,
+                action="Report",
+                note=why,
+                code=code,
+                mass=True,
+                once=True,
+            )
 
     def forget(self, pod: Key) -> None:
         """The pod is gone, or needs no sidecar any more."""

@@ -87,10 +87,15 @@ def _status(
         why = next(whys, "its injector is not among those that are watched")
     meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
     return ApplicationMesh(
-        namespace=asking.namespace, name=asking.name, live=live, live_reason=why,
-        revision=expectation.revision, root_namespace=expectation.root,
-        meshed=meshed, meshed_reason=meshed_why,
-    )  # fmt: skip
+        namespace=asking.namespace,
+        name=asking.name,
+        live=live,
+        live_reason=why,
+        revision=expectation.revision,
+        root_namespace=expectation.root,
+        meshed=meshed,
+        meshed_reason=meshed_why,
+    )
 
 
 def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:

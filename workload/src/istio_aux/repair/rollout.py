@@ -292,9 +292,12 @@ def refused(
     # Bounded: a float has no 2 ** 1024.
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
     return structs.replace(
-        rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
+        rollout,
+        replacing=None,
+        refusals=rollout.refusals + 1,
+        refusal=why,
         retry_at=now.monotonic + max(wait, retry_after),
-    )  # fmt: skip
+    )
 
 
 def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:

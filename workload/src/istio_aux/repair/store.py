@@ -343,14 +343,22 @@ class PodStore:
             return
         stored.action = _UNDECIDED  # If this fails, nothing is done.
         new, expectation = as_admitted(
-            candidate, self.namespaces.get(stored.key.namespace), self._options,
-            self.applications, self.expect, going=self._going,
-        )  # fmt: skip
+            candidate,
+            self.namespaces.get(stored.key.namespace),
+            self._options,
+            self.applications,
+            self.expect,
+            going=self._going,
+        )
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         action = decide(
-            new, expectation, self._policy, live=live,
-            settled=self.captures.settled(candidate), listens=self.captures.listens(candidate),
-        )  # fmt: skip
+            new,
+            expectation,
+            self._policy,
+            live=live,
+            settled=self.captures.settled(candidate),
+            listens=self.captures.listens(candidate),
+        )
         if self.captures.decided(candidate, action):
             self._woken.set()
         stored.action = alike(kept.brief(action))
