@@ -120,7 +120,8 @@ class Actions(ops.Object):
     ) -> None:
         super().__init__(charm, "actions")
         self._charm, self._container = charm, charm.unit.get_container(CONTAINER)
-        self._transport, self._kubernetes = transport, kubernetes
+        self._transport = transport
+        self._kubernetes = kubernetes
         self.framework.observe(charm.on.list_unmeshed_action, self._on_list_unmeshed)
         self.framework.observe(charm.on.list_stuck_action, self._on_list_stuck)
         self.framework.observe(charm.on.explain_action, self._on_explain)
@@ -276,7 +277,8 @@ class Actions(ops.Object):
                 return "", "the workload has no settings yet: `juju status` says what it waits for"
             return self._container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
-            text, why = str(error.stdout or ""), str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            text = str(error.stdout or "")
+            why = str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
         except ops.pebble.Error as error:
             return "", str(workload.trouble(error))
@@ -291,7 +293,13 @@ def _trust(client: Client, inputs: Inputs) -> Finding:
 def _units(client: Client, inputs: Inputs) -> Finding:
     if waits := objects.awaited(client, inputs):
         do = "see `juju status`"
-        return Finding("units", "problem", f"the Service lacks {waits}", do, Code.NOT_READY)
+        return Finding(
+            "units",
+            "problem",
+            f"the Service lacks {waits}",
+            do,
+            Code.NOT_READY,
+        )
     return Finding("units", "ok", "a unit is ready behind the Service")
 
 
@@ -308,7 +316,8 @@ def _sidecars(found: Sidecars | None) -> Finding:
 def _listed(page: PodPage) -> Results:
     """Return the results of an action that lists pods: as many as fit, and where to go on."""
     pods, records = _fitting(map(_line, page.pods), map(msgspec.to_builtins, page.pods))
-    shown, more = len(pods.splitlines()), page.next
+    shown = len(pods.splitlines())
+    more = page.next
     if shown < len(page.pods):
         more = f"{page.pods[shown - 1].namespace}/{page.pods[shown - 1].name}"
     return {"total": page.total, "next": more, "pods": pods, "json": records}
@@ -324,7 +333,8 @@ def _line(pod: ListedPod) -> str:
 
 def _fitting(lines: Iterable[str], records: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """Return as many entries as fit into two results: as lines of text, and as a JSON list."""
-    texts, documents = list[str](), list[str]()
+    texts = list[str]()
+    documents = list[str]()
     room = LARGEST - len("findings=")
     for line, record in zip(map(printable, lines), map(json.dumps, records), strict=True):
         room -= max(len(line.encode()), len(record)) + len(", ")
@@ -336,7 +346,8 @@ def _fitting(lines: Iterable[str], records: Iterable[Mapping[str, Any]]) -> tupl
 
 
 def _bounded(value: Any, key: str = "") -> Any:
-    encoded, room = str(value).encode(), LARGEST - len(f"{key}=")
+    encoded = str(value).encode()
+    room = LARGEST - len(f"{key}=")
     if len(encoded) <= room:
         return value
     return encoded[: room - len(_CUT.encode())].decode(errors="ignore") + _CUT

@@ -153,7 +153,12 @@ def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     return Leaf(f"{certificate}\n{authority.certificate}\n", key.raw)
 
 
-def renewed(served: Leaf, authority: Authority, names: tuple[str, ...], now: datetime) -> Leaf:
+def renewed(
+    served: Leaf,
+    authority: Authority,
+    names: tuple[str, ...],
+    now: datetime,
+) -> Leaf:
     """Return `served` for half its life if `authority` has signed it, or a new leaf."""
     good = served.issuer == authority.certificate and life_left(served.chain, now) > _RENEWED
     return served if good else issue(authority, names)
@@ -185,7 +190,8 @@ def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Lea
 def life_left(certificate: str, now: datetime) -> float:
     """Return which part of the life of a PEM certificate is left."""
     parsed = x509.load_pem_x509_certificate(certificate.encode())
-    begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    begins = parsed.not_valid_before_utc
+    ends = parsed.not_valid_after_utc
     return (ends - now) / (ends - begins)
 
 
@@ -348,7 +354,12 @@ def note_trusted(model: ops.Model, issuers: Issuers) -> None:
         note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
 
 
-def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, process: ProcessStatus | None) -> None:
+def publish(
+    model: ops.Model,
+    issuers: Issuers,
+    leaf: Leaf,
+    process: ProcessStatus | None,
+) -> None:
     """Publish the issuers that this unit needs from now on.
 
     Until the workload's `process` has answered with the fingerprint of `leaf`, what was published

@@ -152,7 +152,8 @@ class IstioAuxCharm(ops.CharmBase):
         with self._step():
             is_ready = not answer.missing
             self._notes.runs, is_up = workload.check(self._container, ready=is_ready)
-            self._serves, self._notes.starting = is_up and is_ready, is_up and not is_ready
+            self._serves = is_up and is_ready
+            self._notes.starting = is_up and not is_ready
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)

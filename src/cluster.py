@@ -30,10 +30,16 @@ from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
 
 PeerAuthentication: Final = create_namespaced_resource(
-    "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
+    "security.istio.io",
+    "v1",
+    "PeerAuthentication",
+    "peerauthentications",
 )
 AuthorizationPolicy: Final = create_namespaced_resource(
-    "security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies"
+    "security.istio.io",
+    "v1",
+    "AuthorizationPolicy",
+    "authorizationpolicies",
 )
 
 # The kinds that the application owns, in the order of deletion: first what changes new pods, and
@@ -87,7 +93,9 @@ class ReconcileError(Exception):
         self, reason: str, *, code: int = 0, refused: bool = False, silent: bool = False
     ) -> None:
         super().__init__(reason)
-        self.code, self.refused, self.silent = code, refused, silent
+        self.code = code
+        self.refused = refused
+        self.silent = silent
 
 
 class Found(msgspec.Struct, frozen=True, rename="camel"):
@@ -171,7 +179,8 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
     Resources of a kind that the API server does not serve are skipped.
     """
     for resource in resources:
-        kind, name = type(resource), f"{resource.kind} {_name(resource)}"
+        kind = type(resource)
+        name = f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
                 written = client.apply(resource, field_manager=manager, force=True)

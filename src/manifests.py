@@ -158,7 +158,8 @@ def _published(settings: Mapping[str, Any]) -> str:
 
 
 def _context(values: Values) -> dict[str, Any]:
-    app, model = values.app, values.model
+    app = values.app
+    model = values.model
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     return {
@@ -256,7 +257,8 @@ def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
     """
     required = [_in(key, [value], labels) for key, value in selector.get("matchLabels", {}).items()]
     for requirement in selector.get("matchExpressions", []):
-        key, values = requirement["key"], requirement.get("values", [])
+        key = requirement["key"]
+        values = requirement.get("values", [])
         match requirement["operator"]:
             case "In":
                 required.append(_in(key, values, labels))

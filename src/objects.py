@@ -54,7 +54,12 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     revisions = {each.labels[REVISION] for each in webhooks if REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
     labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
+    policies = cluster.owned(
+        client,
+        admission.ValidatingAdmissionPolicy,
+        labels,
+        inputs.model,
+    )
     return dataclasses.replace(
         inputs,
         revisions=tuple(sorted(revisions)),
@@ -163,11 +168,13 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     """
     if not inputs.leader or inputs.config is None:
         return ()
-    wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
+    wanted = inputs.config.namespaces
+    owner = f"{inputs.model}/{inputs.app}"
     missing = {*wanted} - {namespace.name for namespace in inputs.namespaces}
     reasons = [f"{name}: not found" for name in sorted(missing)]
     for namespace in inputs.namespaces:
-        name, enabled = namespace.name, namespace.name in wanted
+        name = namespace.name
+        enabled = namespace.name in wanted
         if enabled and (why := _obstacle(namespace.labels, live=live)):
             reasons.append(f"{name}: {why}")
         elif _is_stray(namespace, owner, wanted) or (enabled and INJECTION not in namespace.labels):
@@ -216,7 +223,8 @@ def remove(client: Client, app: str) -> list[str]:
     Returns:
         Kinds of objects that it leaves, because the API server does not let it see or delete them.
     """
-    model, left = cluster.namespace(), list[str]()
+    model = cluster.namespace()
+    left = list[str]()
     # First, because calls of the webhook would fail. What follows may take as long as pods.
     if _delete(client, app, model, cluster.OWNED[:1], []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
@@ -236,7 +244,8 @@ def remove(client: Client, app: str) -> list[str]:
 def _delete(
     client: Client, app: str, model: str, kinds: Iterable[type[Any]], left: list[str]
 ) -> bool:
-    labels, deleted = manifests.labels(app, model), False
+    labels = manifests.labels(app, model)
+    deleted = False
     for kind in kinds:
         with cluster.tolerating_refusals(left, kind.__name__):
             deleted |= cluster.delete(client, kind, labels, model)

@@ -117,7 +117,8 @@ def _unready(inputs: Inputs, notes: Notes) -> str:
 
 def _skew(inputs: Inputs) -> str:
     """Return what to do if image and charm are of different revisions, or the empty text."""
-    status, ours = inputs.answer and inputs.answer.status, istio_aux.revision()
+    status = inputs.answer and inputs.answer.status
+    ours = istio_aux.revision()
     theirs = status and (status.revision or status.version)
     if not (status and theirs) or theirs == ours:
         return ""

@@ -162,7 +162,8 @@ def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
 
     The check of a workload that is `ready` is relaxed: a slow answer does not make it unready.
     """
-    service, checks = container.get_services(SERVICE).get(SERVICE), container.get_checks(READY)
+    service = container.get_services(SERVICE).get(SERVICE)
+    checks = container.get_checks(READY)
     if ready:
         container.add_layer(READY, {"checks": {READY: SINCE_READY}}, combine=True)
     runs = service is not None and service.current is ops.pebble.ServiceStatus.ACTIVE
@@ -170,7 +171,8 @@ def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
 
 
 def _token(client: Client, present: str, inputs: Inputs) -> str:
-    account, life = manifests.service_account(inputs.app), token_life(present)
+    account = manifests.service_account(inputs.app)
+    life = token_life(present)
     # A third of the life that the API server granted has to be left.
     good = life and life.exp - inputs.now.timestamp() >= (life.exp - life.iat) / 3
     if good and cluster.accepts(client, present, account, inputs.model):

@@ -85,9 +85,11 @@ def trace(charm: ops.CharmBase) -> ops.Object | None:
 
 def publish(charm: ops.CharmBase) -> None:
     """Write what the related charms read; the leader also writes what all units share."""
-    topology, name = _topology(charm), charm.meta.name
+    topology = _topology(charm)
+    name = charm.meta.name
     # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
-    address, unit = socket.getfqdn(), charm.unit.name
+    address = socket.getfqdn()
+    unit = charm.unit.name
     place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
     metrics = active(charm.model, METRICS)
     for relation in metrics:
@@ -97,7 +99,8 @@ def publish(charm: ops.CharmBase) -> None:
     metadata = json.dumps(topology | {"charm_name": name})
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in metrics:
-        rules, jobs = json.dumps(alert_rules(topology, name)), json.dumps([targets])
+        rules = json.dumps(alert_rules(topology, name))
+        jobs = json.dumps([targets])
         shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
         write(relation, charm.app, shared)
     for relation in active(charm.model, DASHBOARD):

@@ -78,7 +78,8 @@ def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
 
 
 def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
-    relation, request = asked.relation, asked.request
+    relation = asked.relation
+    request = asked.request
     this = Requester(relation, request, asked.reason)
     if request is None:
         return this

@@ -17,7 +17,12 @@ def needed(settings: Settings) -> Iterator[Right]:
     """The rights that `serve` needs with these settings."""
     yield from _all("get list watch", "", "pods", "to see which pods are finished")
     yield from _all("list watch", "", "namespaces", "to know which are selected")
-    yield from _all("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio")
+    yield from _all(
+        "list watch",
+        ADMISSION,
+        "mutatingwebhookconfigurations",
+        "to find Istio",
+    )
     istiod = "to see whether istiod is there"
     yield from _all("list watch", "discovery.k8s.io", "endpointslices", istiod)
     yield Right("list", "", "nodes", "to know whether sidecars can be native")
@@ -35,7 +40,13 @@ def needed(settings: Settings) -> Iterator[Right]:
     if race is RacePolicy.RESTART:
         yield Right("create", "", "pods/eviction", f"race-policy: {race}")
     if settings.lease:
-        yield from _all("create get update", LEASES, "leases", "to elect", *settings.lease)
+        yield from _all(
+            "create get update",
+            LEASES,
+            "leases",
+            "to elect",
+            *settings.lease,
+        )
 
 
 def installing() -> Iterator[Right]:

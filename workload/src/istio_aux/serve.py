@@ -84,7 +84,13 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
 
     def failed(what: str, error: BaseException | None) -> None:  # Admission goes on.
         wiring.telemetry.internal_errors.inc()
-        _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
+        _log.error(
+            "%s: %r",
+            what,
+            error,
+            exc_info=error,
+            extra={"event": "internal-error"},
+        )
 
     def callback_failed(_loop: object, context: dict[str, Any]) -> None:
         """Report an exception in a callback, or in a task whose result is not read."""
@@ -94,7 +100,8 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
         else:
             failed(str(context.get("message", "callback")), error)
 
-    stop, works = _signals(), {**wiring.work(), "certificate": certificate.follow}
+    stop = _signals()
+    works = {**wiring.work(), "certificate": certificate.follow}
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(wiring.client)
         health = status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods)
@@ -118,7 +125,8 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
 
 def _signals() -> asyncio.Event:
     """Return an event that is set by the first signal; the second one ends the process at once."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         if stop.is_set():

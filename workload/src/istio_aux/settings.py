@@ -352,7 +352,8 @@ _published = msgspec.json.Decoder(dict[str, str | float])
 
 def _read(document: Mapping[Any, object], where: str, known: Collection[str]) -> Settings:
     """The settings with the values of a document, which may have the ``known`` keys."""
-    settings, skips = DEFAULTS, document.get("unknown-keys") == UnknownKeys.SKIP
+    settings = DEFAULTS
+    skips = document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():
         if name not in known and skips:
             text = one_line(str(name))

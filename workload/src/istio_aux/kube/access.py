@@ -167,7 +167,8 @@ def find(
 
 def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Access:
     """Use the service account of the pod that this process runs in."""
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    host = environ.get("KUBERNETES_SERVICE_HOST")
+    port = environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise AccessError(
             "no kubeconfig, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set:"
@@ -252,7 +253,8 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
         known = ", ".join(contexts) or "none"
         raise AccessError(f'{named}: {said}: "{name}": expected one of: {known}')
     context = supported(contexts[name].value, _Context, contexts[name].where)
-    clusters, users = _entries(files, "cluster"), _entries(files, "user")
+    clusters = _entries(files, "cluster")
+    users = _entries(files, "user")
     if context.cluster not in clusters:
         raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
     if context.user and context.user not in users:
@@ -322,7 +324,8 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
 
     @functools.lru_cache(maxsize=1)
     def access_with(credential: Credential) -> Access:
-        certificate, key = credential.client_certificate_data, credential.client_key_data
+        certificate = credential.client_certificate_data
+        key = credential.client_key_data
         pair = (certificate.encode(), key.encode()) if certificate and key else None
         tls = context_with(*pair) if pair else access.tls
         return replace(access, tls=tls, token=lambda: credential.token)
@@ -341,7 +344,8 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
 def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | None:
     """The proxy to the API server: of the kubeconfig, else of the environment, as in kubectl."""
     server = urlsplit(cluster.server)
-    proxy, said = cluster.proxy_url, f"{where}: proxy-url"
+    proxy = cluster.proxy_url
+    said = f"{where}: proxy-url"
     if proxy is None:
         said = f"{server.scheme.upper()}_PROXY"
         proxy = environ.get(said) or environ.get(said.lower())
@@ -405,7 +409,12 @@ def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     return context
 
 
-def _load_certificate(tls: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
+def _load_certificate(
+    tls: ssl.SSLContext,
+    source: Path,
+    certificate: bytes,
+    key: bytes,
+) -> None:
     # OpenSSL reads client certificates from files only. No other user can read this one.
     with tempfile.NamedTemporaryFile() as pair:
         pair.write(certificate + b"\n" + key)
@@ -421,7 +430,8 @@ class _TokenFile:
     """Returns the token in a file, which changes every hour or so, or the last one it had."""
 
     def __init__(self, path: Path, token: str | None = None) -> None:
-        self._path, self._token = path, token
+        self._path = path
+        self._token = token
         if self() is None:
             raise AccessError(f"{path}: no token to read")
 

@@ -191,7 +191,8 @@ async def served_types(client: Client) -> list[ServedType]:
 
 
 def _types(of: _ApiGroup) -> Iterator[ServedType]:
-    group, known = of.metadata.name, set[str]()
+    group = of.metadata.name
+    known = set[str]()
     for version in of.versions or ():
         for each in version.resources or ():
             if each.resource in known:  # The first version is the preferred one.
@@ -233,7 +234,10 @@ async def pages(
     than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: the pages
     before count for nothing. ``accept`` is the form of the answer, if it is not whole objects.
     """
-    reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
+    reader = PageReader(kind)
+    params = {**selection}
+    throttled = 0
+    begun = 1
     most = limit
     while True:
         params["limit"] = str(limit)
@@ -332,7 +336,8 @@ async def allowed(client: Client, right: Right) -> bool:
         "namespace": right.namespace,
         "name": right.name,
     }
-    api, kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
+    api = "authorization.k8s.io/v1"
+    kind = "SelfSubjectAccessReview"
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
     path = collection(api, "selfsubjectaccessreviews")
     body = await client.post(path, msgspec.json.encode(review))
@@ -361,7 +366,13 @@ def _api_path(api: str) -> str:
     return f"/{'apis' if '/' in api else 'api'}/{api}"
 
 
-def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:
+def object_path(
+    api: str,
+    resource: str,
+    namespace: str,
+    name: str,
+    subresource: str = "",
+) -> str:
     """The path of one object, or of a part of it; `InvalidNameError` if none can have it."""
     namespace_name(namespace)
     path = f"{collection(api, resource, namespace)}/{object_name(name)}"

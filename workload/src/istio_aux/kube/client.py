@@ -47,7 +47,8 @@ READ_TIMEOUT = 30.0  # Read timeout in seconds of a request that is no watch.
 REQUEST = 90.0
 # Bytes of an answer, and how many longer ones are read at once: each is in memory twice. Quits may
 # read fifty pods at once, and their authors may have made each of them as long as `LONGEST`.
-LARGE, LARGE_AT_ONCE = 1 << 20, 4
+LARGE = 1 << 20
+LARGE_AT_ONCE = 4
 TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 # An idle connection whose other end is gone fails within 45 s. client-go pings as often (HTTP/2
 # health check, 30 s and 15 s).
@@ -62,7 +63,8 @@ class Client:
 
     def __init__(self, access: Access, *, patient: bool = False) -> None:
         """Prepare; a ``patient`` client, as commands use, repeats a request after a 429."""
-        self._access, self._tries = access, TRIES if patient else 0
+        self._access = access
+        self._tries = TRIES if patient else 0
         self.namespace = access.namespace  # That of the credentials, as for kubectl.
         self._session: aiohttp.ClientSession | None = None
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -124,7 +126,8 @@ class Client:
         access = await self._access.current()
         async with self._request(access, "GET", path, params, patience=patience) as response:
             yield b""
-            parts, size = list[bytes](), 0
+            parts = list[bytes]()
+            size = 0
             async for arrived in response.content.iter_any():
                 for part in _PART_OF_LINE.findall(arrived):
                     parts.append(part)
@@ -134,7 +137,8 @@ class Client:
                     if part.endswith(b"\n"):
                         line = b"".join(parts)
                         yield line if size <= LONGEST else Oversized(line)
-                        parts, size = [], 0
+                        parts = []
+                        size = 0
             if parts:  # The stream was cut.
                 yield b"".join(parts)
 
@@ -264,7 +268,8 @@ class Client:
         return made
 
     async def _whole(self, response: aiohttp.ClientResponse, longest: int = LONGEST) -> bytes:
-        parts, size = list[bytes](), 0
+        parts = list[bytes]()
+        size = 0
         async with AsyncExitStack() as stack:
             async for part in response.content.iter_any():
                 parts.append(part)

@@ -28,7 +28,8 @@ FORWARD = ("v4.channel.k8s.io",)  # Of cri-streaming portforward/websocket.go.
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 # Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
 # hundred bytes in a few frames.
-FRAMES, BYTES = 4096, 4 << 20
+FRAMES = 4096
+BYTES = 4 << 20
 AT_ONCE = 64  # Frames after which other tasks get a turn: to receive one does not yield.
 SHOWN = 300  # Characters of the other side's text in a message.
 
@@ -60,7 +61,9 @@ class Channels:
         raise NotImplementedError
 
 
-_STDOUT, _STDERR, _ERROR = 1, 2, 3  # Channels of an exec (remotecommand constants).
+_STDOUT = 1
+_STDERR = 2
+_ERROR = 3  # Channels of an exec (remotecommand constants).
 
 
 class ExecChannels(Channels):
@@ -117,13 +120,21 @@ async def execute(
     channels = ExecChannels()
     path = actions.pod_path(pod.namespace, pod.name, "exec")
     return await stream(
-        client, path, channels, deadline, params=params, protocols=PROTOCOLS, before=still
+        client,
+        path,
+        channels,
+        deadline,
+        params=params,
+        protocols=PROTOCOLS,
+        before=still,
     )
 
 
 # Channels of the first port (kubelet cri-streaming portforward/websocket.go), and the bytes at the
 # beginning of both: the port, little-endian.
-_DATA, _REFUSED, _PREFIX = 0, 1, 2
+_DATA = 0
+_REFUSED = 1
+_PREFIX = 2
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -240,7 +251,8 @@ async def listens(
 
     What is sent is no TLS: a server of TLS answers with an alert (rustls, tokio-rustls).
     """
-    channels, path = PortChannels(), actions.pod_path(pod.namespace, pod.name, "portforward")
+    channels = PortChannels()
+    path = actions.pod_path(pod.namespace, pod.name, "portforward")
     await stream(
         client,
         path,
@@ -262,7 +274,15 @@ async def is_ready(client: Client, pod: Key, deadline: float) -> bool | None:
         return await actions.read_pod(client, pod) is not None
 
     try:
-        await forward(client, pod, READY_PORT, READY, deadline, still=same, channels=channels)
+        await forward(
+            client,
+            pod,
+            READY_PORT,
+            READY,
+            deadline,
+            still=same,
+            channels=channels,
+        )
     except KubeError:
         return None
     return channels.ready
@@ -317,7 +337,8 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
         elif message.type is not aiohttp.WSMsgType.TEXT:
             # 1006: the connection was cut.
             return f"closed without a status ({socket.close_code})"
-        frames, size = frames + 1, size + len(message.data)
+        frames = frames + 1
+        size = size + len(message.data)
         if frames > FRAMES or size > BYTES:
             return f"closed after {frames} frames and {size} bytes without a result"
         if frames % AT_ONCE == 0:

@@ -100,7 +100,8 @@ class Plugin:
         terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
         if mode == "Always" and not terminal:
             raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
-        self._spec, self._interactive = config, terminal and mode != "Never"
+        self._spec = config
+        self._interactive = terminal and mode != "Never"
         self._command = str(folder / config.command) if os.sep in config.command else config.command
         self._name = f"{who}: {self._command}"
         info: dict[str, object] = {"interactive": self._interactive}
@@ -142,7 +143,8 @@ class Plugin:
 
     async def _run(self) -> bytes:
         """Run the program; returns its answer."""
-        spec, quiet = self._spec, not self._interactive
+        spec = self._spec
+        quiet = not self._interactive
         variables = {item.name: item.value for item in spec.env or ()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(

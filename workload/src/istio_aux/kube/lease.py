@@ -45,10 +45,13 @@ from istio_aux.model.moment import Clock
 _log = logging.getLogger(__name__)
 
 # Seconds; the defaults of Kubernetes components (component-base LeaderElectionConfiguration).
-DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
+DURATION = 15.0
+DEADLINE = 10.0
+RETRY = 2.0
 # Second line of the checkpoint's annotation: the holder is unfit; another process, which is fit,
 # wants the Lease.
-UNFIT, WANTED = "unfit", "wanted"
+UNFIT = "unfit"
+WANTED = "wanted"
 RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 
 
@@ -143,14 +146,21 @@ class Lease(Leadership):
         another process should lead, or nothing.
         """
         super().__init__(held=False)
-        self._name, self._identity = f"{namespace}/{name}", identity
-        self._client, self._clock = client, clock
-        self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
+        self._name = f"{namespace}/{name}"
+        self._identity = identity
+        self._client = client
+        self._clock = clock
+        self._checkpoint = checkpoint
+        self._recall = recall
+        self._unfit = unfit
         self._collection = actions.collection("coordination.k8s.io/v1", "leases", namespace)
         self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
         self._new: dict[str, Any] = {"namespace": namespace, "name": name}
-        self._duration, self._deadline, self._retry = duration, deadline, retry
-        self._seen, self._mark = Observation(), ""
+        self._duration = duration
+        self._deadline = deadline
+        self._retry = retry
+        self._seen = Observation()
+        self._mark = ""
         self._releases: float | None = None  # When a holder that stepped down releases the Lease.
         self._free: float | None = None  # Since when an unfit process leaves the Lease to others.
         self._metadata = self._new
@@ -311,7 +321,8 @@ class Lease(Leadership):
         # The others count from when they read the record, which is later.
         sent = _now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
-        self._renewed, self._lost = sent, False
+        self._renewed = sent
+        self._lost = False
 
     async def _write(self, record: LeaseRecord, text: str) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
@@ -337,7 +348,8 @@ class Lease(Leadership):
         except ApiError as error:
             if error.code != 404:
                 raise
-            self._seen, self._mark = self._seen.then(None, _now()), ""
+            self._seen = self._seen.then(None, _now())
+            self._mark = ""
             return
         text, _ = self._note
         if text != before or not self.held:
@@ -345,7 +357,8 @@ class Lease(Leadership):
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
-        lease, uid = decoded(body, StoredLease, "Lease"), self._metadata.get("uid")
+        lease = decoded(body, StoredLease, "Lease")
+        uid = self._metadata.get("uid")
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}

@@ -172,7 +172,8 @@ class PageReader(Generic[T]):
             raw = _raw_list.decode(text)
         except Exception as error:
             raise UnreadableError(f"the answer is no list: {problem(error)}") from error
-        items, unreadable = list[T](), list[Unreadable]()
+        items = list[T]()
+        unreadable = list[Unreadable]()
         for item in raw.items or ():
             try:
                 items.append(self._item.decode(item))
@@ -206,7 +207,8 @@ class EventReader(Generic[T]):
         head = _EVENT.match(text)
         if head is None or not (why or text.endswith(b"}\n")):
             raise UnreachableError("the stream was cut, or brought no event")
-        kind, body = head[1].decode(), text[head.end() : -len("}\n")]
+        kind = head[1].decode()
+        body = text[head.end() : -len("}\n")]
         if kind == "ERROR":
             raise decoded(body, ApiStatus, "Status").error()
         if kind != "BOOKMARK" and not why:

@@ -153,7 +153,8 @@ class Sidecars(msgspec.Struct, frozen=True):
         """One line for people."""
         if not self.pods:
             return "no pod of the selected namespaces has a sidecar"
-        (pods, has), spaces = ("", "has") if self.pods == 1 else ("s", "have"), self.namespaces
+        (pods, has) = ("", "has") if self.pods == 1 else ("s", "have")
+        spaces = self.namespaces
         where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
         return f"{self.pods} pod{pods} in {where} {still}{has} a sidecar"
 
@@ -244,7 +245,9 @@ class PodPage(msgspec.Struct, frozen=True):
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:
     """Sort."""
-    iterator, slices, found = iter(items), list[list[T]](), list[T]()
+    iterator = iter(items)
+    slices = list[list[T]]()
+    found = list[T]()
     while some := [*islice(iterator, SLICE)]:
         slices.append(sorted(some, key=key))
         yield

@@ -83,7 +83,8 @@ def killed(pod: Pod) -> str:
     The kubelet writes how a native proxy ended together with the last phase of its pod, and not
     earlier (k8s@1.36 kubelet.go SyncTerminatingPod, status_manager.go mergePodStatus).
     """
-    ended, phase = pod.exits.get(PROXY), pod.status.phase
+    ended = pod.exits.get(PROXY)
+    phase = pod.status.phase
     if phase not in {"Succeeded", "Failed"} or not pod.has_native_proxy or ended is None:
         return ""
     if ended.exit_code not in KILLED or ended.reason == "OOMKilled":

@@ -67,7 +67,8 @@ def recent_failure(pod: Pod, now: Moment) -> FailedPod | None:
 
 def _failed(pod: Pod) -> Iterator[FailedPod]:
     """How the mesh failed a pod whose phase is Failed."""
-    exits, owner = pod.exits, controller(pod.metadata)
+    exits = pod.exits
+    owner = controller(pod.metadata)
     if VALIDATION in exits and exits[VALIDATION].exit_code == NOT_SET_UP:
         why = "Istio's CNI plugin had not set up its network, and the payload never began"
         yield FailedPod(
@@ -100,7 +101,8 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
         if status.name != PROXY or not pod.has_native_proxy or not ended or ended.exit_code:
             continue
         if beside := outlived(pod, ended.finished_at):
-            owner, again = controller(pod.metadata), status.restart_count
+            owner = controller(pod.metadata)
+            again = status.restart_count
             counts = pod.restart_policy == "OnFailure" and api_of(owner) is BATCH
             times = f"{again} time{'' if again == 1 else 's'}"
             reason = (
@@ -114,7 +116,8 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
 
 def outlived(pod: Pod, ended: datetime | None) -> list[str]:
     """The containers of the payload that ran when the proxy ended, and still do."""
-    at, names = zoned(ended), list[str]()
+    at = zoned(ended)
+    names = list[str]()
     for each in (*pod.init_containers, *pod.containers):
         state = pod.states.get(each.name)
         began = zoned(state.running.started_at) if state and state.running else None

@@ -74,7 +74,8 @@ def quit_command(port: int | None) -> tuple[str, ...]:
 # listens in every pod.
 WAIT = ("pilot-agent", "wait")
 TIMEOUT_FLAG = "--timeoutSeconds="
-READY_PORT, READY = 15021, "GET /healthz/ready"
+READY_PORT = 15021
+READY = "GET /healthz/ready"
 
 EVENT_CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``: a qualified name.
 EventAction = Literal["Evict", "Quit", "Report"]

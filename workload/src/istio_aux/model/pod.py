@@ -70,7 +70,8 @@ class Present(Struct, frozen=True):
 S = TypeVar("S", bound=Struct | bytes)
 _encoder = msgspec.json.Encoder()
 _alike = OrderedDict[tuple[type, bytes], Struct | bytes]()
-_MANY, _LARGE = 512, 2048  # Values that are compared with, and bytes of each: tenants write them.
+_MANY = 512
+_LARGE = 2048  # Values that are compared with, and bytes of each: tenants write them.
 
 
 def alike(value: S) -> S:

@@ -15,7 +15,8 @@ from istio_aux.model.annotations import Annotation
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.text import UNDECODABLE
 
-CPU, MEMORY = "cpu", "memory"
+CPU = "cpu"
+MEMORY = "memory"
 
 # A share or a slice of a GPU counts as one, as the device plugin offers it. Not every device of a
 # vendor is a GPU (nvidia.com/hostdev is a network card, amd.com/xilinx_… an FPGA), and of Intel's
@@ -30,7 +31,18 @@ _QUANTITY = re.compile(
 )
 _LONGEST = 40  # Characters of a quantity: 2^63 has 19 digits.
 _MOST = 2**63 - 1
-_POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_POWERS = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
 _BINARY = "KMGTPE"
 
 _UNIT = 10**9  # Parts of one. The API server stores no smaller ones (apimachinery Quantity).
@@ -160,13 +172,16 @@ def too_small(pod: Pod, *, native: bool, proxy: Amounts | None = None) -> str:
     size, known = size_of_proxy(pod, proxy)
     try:
         own = amounts(pod.spec.resources)
-        before, after = totals(pod, {}, native=False), totals(pod, size, native=native)
+        before = totals(pod, {}, native=False)
+        after = totals(pod, size, native=native)
     except UNDECODABLE:
         return ""
     limited = any(name.startswith("limits.") for name in own)
-    short, low = Counter[str](), Counter[str]()
+    short = Counter[str]()
+    low = Counter[str]()
     for name in (CPU, MEMORY):
-        request, limit = f"requests.{name}", f"limits.{name}"
+        request = f"requests.{name}"
+        limit = f"limits.{name}"
         given = own[request] or (before.get(request) if limited else 0) or own[limit]
         if 0 < given < after.get(request, 0):
             short[name] = after[request]
@@ -215,7 +230,9 @@ def _containers(
     pod: Pod, read: Callable[[msgspec.Raw], Counter[str]]
 ) -> tuple[Counter[str], Counter[str]]:
     """What the containers need together, and at most before they start (KEP-753)."""
-    together, before, start = Counter[str](), Counter[str](), Counter[str]()
+    together = Counter[str]()
+    before = Counter[str]()
+    start = Counter[str]()
     for container in pod.containers:
         together += read(container.resources)
     for container in pod.init_containers:
@@ -241,7 +258,8 @@ def _with_requests(found: Counter[str]) -> Counter[str]:
 
 
 def _rounded(amounts: Counter[str]) -> Requests:
-    cpu, memory = amounts[CPU], amounts[MEMORY]
+    cpu = amounts[CPU]
+    memory = amounts[MEMORY]
     return Requests(
         millicpu=-(-cpu * 1000 // _UNIT),
         memory=-(-memory // _UNIT),

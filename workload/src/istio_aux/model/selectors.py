@@ -235,7 +235,8 @@ def _parse(rest: str) -> Iterator[Requirement]:
             where = quoted(rest) if rest else "the end"
             raise ValueError(f"expected {_FORMS}, found {where}")
         yield _parsed(match)
-        rest, more = rest[match.end() :], bool(match["comma"])
+        rest = rest[match.end() :]
+        more = bool(match["comma"])
 
 
 def _parsed(match: re.Match[str]) -> Requirement:
@@ -260,8 +261,16 @@ DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST_NAME = 253
 
-_ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
-_OPERATORS = {"=": _IN, "==": _IN, "in": _IN, "!=": Operator.NOT_IN, "notin": Operator.NOT_IN}
+_ABSENT = Operator.DOES_NOT_EXIST
+_EXISTS = Operator.EXISTS
+_IN = Operator.IN
+_OPERATORS = {
+    "=": _IN,
+    "==": _IN,
+    "in": _IN,
+    "!=": Operator.NOT_IN,
+    "notin": Operator.NOT_IN,
+}
 # apimachinery pkg/util/validation: IsQualifiedName, IsValidLabelValue.
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"

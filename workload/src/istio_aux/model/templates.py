@@ -77,7 +77,8 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
         return
     if kind == "TrainJob":
         raise ValueError("a TrainJob has no pod template: give its TrainingRuntime")
-    path, metadata = WORKLOADS[group, kind], _map(manifest, "metadata")
+    path = WORKLOADS[group, kind]
+    metadata = _map(manifest, "metadata")
     name = str(metadata.get("name") or metadata.get("generateName") or "").rstrip("-")
     is_argo = group == "argoproj.io"
     unread = tuple(_unread(manifest, kind, path))
@@ -91,7 +92,12 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
         if pod:
             words = filter(None, (name, *(each.lower() for each in names), "*"))
             own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
-            pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **own}}
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                **pod,
+                "metadata": {**pod["metadata"], **own},
+            }
             spec = msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)
             yield PodTemplate(pod, template, is_argo, JobCounts.of(spec), unread)
             unread = ()
@@ -128,7 +134,13 @@ def _walk(
         yield names, parent or {}, _checked(value, where)
     elif path[0] == "*":
         for number, (name, item) in enumerate(_items(value, where)):
-            yield from _walk(item, path[1:], f"{where}.{name or number}", (*names, name), parent)
+            yield from _walk(
+                item,
+                path[1:],
+                f"{where}.{name or number}",
+                (*names, name),
+                parent,
+            )
     else:
         above = _checked(value, where)
         place = f"{where}.{path[0]}" if where else path[0]
@@ -175,7 +187,8 @@ def _step(workflow: Map, template: Map) -> Map | None:
         containers = [item for _, item in _items(listed, "containerSet.containers")]
     else:
         containers = [{**_map(template, kinds[0]), "name": "main"}]
-    common, own = _map(workflow, "podMetadata"), _map(template, "metadata")
+    common = _map(workflow, "podMetadata")
+    own = _map(template, "metadata")
     metadata = {key: {**_map(common, key), **_map(own, key)} for key in ("labels", "annotations")}
     metadata["annotations"].setdefault(WORKFLOW_NODE, "*")
     sidecars = _items(template.get("sidecars") or [], "sidecars")

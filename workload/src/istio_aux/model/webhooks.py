@@ -26,7 +26,8 @@ _DEACTIVATED = ("istio.io/deactivated", "never-match")
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 
-revision_label, _service = text_label(REVISION), text_label(SERVICE)
+revision_label = text_label(REVISION)
+_service = text_label(SERVICE)
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]++-----END CERTIFICATE-----")
 

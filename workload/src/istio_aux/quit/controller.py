@@ -75,8 +75,12 @@ class QuitController:
 
         The controller changes ``scope``. ``ended`` gets the outcome of each task that has any.
         """
-        self._leadership, self._namespaces, self._ended = leadership, namespaces, ended
-        self._scope, self._client, self._clock = scope, client, clock
+        self._leadership = leadership
+        self._namespaces = namespaces
+        self._ended = ended
+        self._scope = scope
+        self._client = client
+        self._clock = clock
         self._recorder = QuitRecorder(telemetry, events)
         self._states: dict[Key, PodState] = {}
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
@@ -97,7 +101,8 @@ class QuitController:
         """
         key = resource.metadata.key
         state = self._states.get(key)
-        pending, native = resource.status.phase == "Pending", resource.has_native_proxy
+        pending = resource.status.phase == "Pending"
+        native = resource.has_native_proxy
         runs = pending or resource.status.phase == "Running"
         if not runs or resource.restart_policy == "Always":
             if state:
@@ -146,7 +151,8 @@ class QuitController:
 
     def relabelled(self, namespace: str) -> None:
         """A namespace was created, relabelled or deleted."""
-        labels, selected = self._namespaces.get(namespace), self._scope.namespaces
+        labels = self._namespaces.get(namespace)
+        selected = self._scope.namespaces
         selected.discard(namespace)
         if labels is not None and self._scope.options.namespaces.matches(labels):
             selected.add(namespace)
@@ -172,8 +178,10 @@ class QuitController:
 
         Only the leader sets these, so that a sum over all units counts each pod once.
         """
-        now, scope = self._clock(), self._scope
-        found, counts = list[tuple[Trouble, TroubledPod]](), Counter[Counted]()
+        now = self._clock()
+        scope = self._scope
+        found = list[tuple[Trouble, TroubledPod]]()
+        counts = Counter[Counted]()
         kept = dict.fromkeys(KEEPERS, Requests())
         for number, state in enumerate([*self._states.values()]):
             if number % SLICE == 0:
@@ -344,10 +352,18 @@ class QuitController:
         fresh = kubelet and self._clock().monotonic < kubelet.until
         return PodFacts(pod, self._scope.policy, kubelet if fresh else None)
 
-    async def _send(self, state: PodState, task: Task, what: Send, still: Check) -> AttemptResult:
+    async def _send(
+        self,
+        state: PodState,
+        task: Task,
+        what: Send,
+        still: Check,
+    ) -> AttemptResult:
         """Tell a container to exit, if ``still`` says so. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.way)
-        client, pod, deadline = self._client, state.key, self._scope.limits.deadline
+        client = self._client
+        pod = state.key
+        deadline = self._scope.limits.deadline
         if what.way is Way.PORT_FORWARD:
             return await forward(client, pod, what.port, what.request, deadline, still=still)
         return await execute(client, pod, what.command, deadline, still=still)

@@ -40,22 +40,29 @@ class PodFacts:
 
     def __init__(self, pod: Pod, policy: QuitPolicy, kubelet: Kubelet | None = OBEYS) -> None:
         """Read a pod. ``kubelet`` is None if the version of the pod's kubelet was not read."""
-        self.pod, self.policy, self._kubelet = pod, policy, kubelet
+        self.pod = pod
+        self.policy = policy
+        self._kubelet = kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
         rules = combined(
-            policy.sidecars, self.overrides.sidecars, classic(pod.containers), stays=True
+            policy.sidecars,
+            self.overrides.sidecars,
+            classic(pod.containers),
+            stays=True,
         )
         self._rules = {n: rule for n, rule in rules.items() if n not in self.overrides.after}
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
         """A verdict on each container, by name: the native sidecars, then the others."""
-        verdicts, native = dict[str, ContainerVerdict](), self.pod.native_sidecars
+        verdicts = dict[str, ContainerVerdict]()
+        native = self.pod.native_sidecars
         told = (name for name, rule in self._rules.items() if rule.how is How.QUIT)
         ending = {PROXY, *told, *(container.name for container in native)}
         for container in (*native, *self.pod.containers):
-            role, cause = "payload", None
+            role = "payload"
+            cause = None
             if container.name in ending:
                 role = "sidecar"
             elif cause := self._ignored(container.name):
@@ -72,11 +79,14 @@ class PodFacts:
         The kubelet starts one after another (kuberuntime computeInitContainerActions). What it
         does not report is none of them.
         """
-        verdicts, pod = dict[str, ContainerVerdict](), self.pod
+        verdicts = dict[str, ContainerVerdict]()
+        pod = self.pod
         started = {each.name for each in pod.statuses() if each.started}
         for container in pod.init_containers if pod.status.phase == "Pending" else ():
-            name, native = container.name, container.restart_policy == "Always"
-            state, ended = pod.states.get(name), pod.exits.get(name)
+            name = container.name
+            native = container.restart_policy == "Always"
+            state = pod.states.get(name)
+            ended = pod.exits.get(name)
             done = name in started if native else ended and ended.exit_code == 0
             if state and not done:
                 why = finished(container, pod).why
@@ -98,7 +108,8 @@ class PodFacts:
         reports nothing (k8s@1.36 kuberuntime_manager.go SyncPod), so a proxy that runs may be shown
         as one that waits. So is a proxy that is ready, while the image of the payload is pulled.
         """
-        pod, states = self.pod, self.pod.states
+        pod = self.pod
+        states = self.pod.states
         if pod.status.phase != "Pending" or not pod.has_sidecar or pod.restart_policy == "Always":
             return None
         first, *others = pod.containers
@@ -119,7 +130,8 @@ class PodFacts:
 
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
-        after, problems = self.overrides.after, self.overrides.problems
+        after = self.overrides.after
+        problems = self.overrides.problems
         if after and all(problem.annotation != QUIT_AFTER for problem in problems):
             return None if name in after else f"not named by annotation {QUIT_AFTER}"
         rule = self._rules.get(name)
@@ -155,7 +167,8 @@ class PodFacts:
     @property
     def never_met(self) -> bool:
         """Whether the proxy had ended before any payload container started: its hold gave up."""
-        end, payload = self.ended(PROXY), [*self.unfinished, *self.finished_payload]
+        end = self.ended(PROXY)
+        payload = [*self.unfinished, *self.finished_payload]
         begins = (it.started_at for name in payload if (it := self.state(name).running))
         first = min(filter(None, map(zoned, begins)), default=None)
         again = any(map(self.pod.restarts, payload)) or bool(self.finished_payload)

@@ -34,7 +34,8 @@ class QuitRecorder(Recorder):
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
-        counter, gauge = telemetry.counter, telemetry.gauge
+        counter = telemetry.counter
+        gauge = telemetry.gauge
         self._quits = counter(
             "quits",
             "Quits that ended, by outcome and by the way tried last.",
@@ -103,7 +104,8 @@ class QuitRecorder(Recorder):
     def decided(self, state: PodState, *, dry: bool) -> None:
         """There is a new decision on the pod; ``dry``: it will not be acted on."""
         levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
-        action, reason = state.decision.action, state.decision.reason
+        action = state.decision.action
+        reason = state.decision.reason
         level = levels.get(action, logging.INFO)
         action = "would quit" if dry and action == "quit" else action
         self._log_pod(level, "decision", state.key, action=action, reason=reason)
@@ -154,12 +156,14 @@ class QuitRecorder(Recorder):
                 self.lost(state)
             case QuitOutcome.DELETED:
                 self._dead_proxies.labels("deleted").inc()
-                level, event = logging.WARNING, "dead-proxy-pod-deleted"
+                level = logging.WARNING
+                event = "dead-proxy-pod-deleted"
                 self._log_pod(level, event, state.key, reason=end.reason)
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
-                decision, by = state.decision, ", ".join(state.decision.blocked_by)
+                decision = state.decision
+                by = ", ".join(state.decision.blocked_by)
                 code = decision.code
                 if decision.stage in {"unstarted", "held"}:
                     told = self._event_once(state, "Warning", "PodNotStarted", end.reason, code)
@@ -189,7 +193,13 @@ class QuitRecorder(Recorder):
         """The deletion of a pod that lost its proxy failed; `failed` says why."""
         self._dead_proxies.labels("delete-failed").inc()
 
-    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
+    def _quit(
+        self,
+        state: PodState,
+        task: Task,
+        outcome: QuitOutcome,
+        end: End,
+    ) -> None:
         way = task.way or NO_WAY
         self._quits.labels(outcome, way).inc()
         self._log_pod(

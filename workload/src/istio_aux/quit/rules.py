@@ -35,10 +35,13 @@ LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 NOT_BEGUN = "its payload has never started"
 ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
-ANNOTATION, NODE, FINALIZER = "annotation ", "node ", "finalizer "
+ANNOTATION = "annotation "
+NODE = "node "
+FINALIZER = "finalizer "
 """Beginnings of what keeps a pod, if no container does: none has a name with a space."""
 TERMINATING_FOR = 300.0  # Seconds past its grace period after which a pod should be gone.
-_MOST_FINALIZERS, _LONGEST_KEEPER = 3, 100
+_MOST_FINALIZERS = 3
+_LONGEST_KEEPER = 100
 
 FAILURES = 3  # Restarts after which an init container counts as one that fails again and again.
 NOT_RESTARTED = 900.0
@@ -132,7 +135,8 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
     every payload container was finished; None: the clock of the pod's node must do.
     """
-    policy, late = facts.policy, _not_restarted(facts, now)
+    policy = facts.policy
+    late = _not_restarted(facts, now)
     if not_begun := _unstarted(facts) or _held(facts):
         return not_begun
     if reason := next(_nothing_to_do(facts), None):
@@ -144,27 +148,38 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
-            reason, delete = f"{reason}; not deleted: {obstacle}", False
+            reason = f"{reason}; not deleted: {obstacle}"
+            delete = False
         return Report(reason=reason, delete=delete, code=Code.PROXY_LOST)
     if reason := next(_still_needed(facts), None):
         return _coded(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts, late)
     if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         return Wait(reason=reason, until=until, target=facts.target)
-    rule, reason = next(iter(facts.sidecars), None), FINISHED
+    rule = next(iter(facts.sidecars), None)
+    reason = FINISHED
     if facts.outlasting:
         reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
     port = rule.port if rule else facts.overrides.status_port
     ways = (Way.PORT_FORWARD,) if rule else ways_to(port)
     reason += f"; {rule.container} goes before {PROXY}" if rule else ""
-    return Quit(reason=reason, status_port=port, ways=ways, rule=rule, code=Code.RUNS_ON)
+    return Quit(
+        reason=reason,
+        status_port=port,
+        ways=ways,
+        rule=rule,
+        code=Code.RUNS_ON,
+    )
 
 
 def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     """Decide without a history: by the pod's own times, is it held for longer than is usual?"""
-    decision, since, least = decide(facts, now), facts.held_since, QuitLimits().blocked_after
+    decision = decide(facts, now)
+    since = facts.held_since
+    least = QuitLimits().blocked_after
     if decision.stage == "deleted":
-        since, least = facts.gone_by, TERMINATING_FOR
+        since = facts.gone_by
+        least = TERMINATING_FOR
     lasts = decision.stage != "held"  # Only the proxy of a pod that is there can say why.
     if now and since:
         lasts = now.wall - since.timestamp() >= least
@@ -204,7 +219,8 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
     if facts.holding is None:
         return None
     if facts.pod.metadata.deletion_timestamp is None:
-        reason, most = f"the payload waits for {PROXY}", timedelta(seconds=facts.holding)
+        reason = f"the payload waits for {PROXY}"
+        most = timedelta(seconds=facts.holding)
         if since := facts.held_since and in_utc(facts.held_since):
             reason += f" since {since:%H:%M:%S}Z, until {since + most:%H:%M:%S}Z at most"
         return Wait(reason=reason, blocked_by=(PROXY,), stage="held", code=Code.HELD_BACK)
@@ -225,7 +241,8 @@ def loses_network(facts: PodFacts) -> str:
 
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
     """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
-    action, reason = decision.action, decision.reason
+    action = decision.action
+    reason = decision.reason
     if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
         return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
     if isinstance(decision, Report) and decision.delete:
@@ -248,7 +265,8 @@ def ways_to(status_port: int) -> tuple[Way, ...]:
 
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
-    pod, phase = facts.pod, facts.pod.status.phase
+    pod = facts.pod
+    phase = facts.pod.status.phase
     if facts.gone_by:
         yield _deleted(facts)
     if phase in {"Succeeded", "Failed"}:
@@ -273,7 +291,8 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
 
 def _deleted(facts: PodFacts) -> str:
     """What is known of a pod that is being deleted, late or not."""
-    left, since = facts.not_ended, facts.held_since
+    left = facts.not_ended
+    since = facts.held_since
     reason = f"the pod is being deleted since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
     said = f"not ended: {_listed(left)}" if left else "every container has ended"
     reason += f"; as the kubelet last said, {said}"
@@ -290,14 +309,17 @@ def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
     period to 0 (k8s@1.36 kubelet.go SyncTerminatedPod, status_manager.go canBeDeleted). After that
     only finalizers keep the pod (apiserver store.go ShouldDeleteDuringUpdate).
     """
-    pod, meta = facts.pod, facts.pod.metadata
+    pod = facts.pod
+    meta = facts.pod.metadata
     if not (facts.gone_by and (pod.has_proxy or pod.has_native_proxy)):
         return ()
     if pod.restart_policy == "Always":
         return ()
-    kind, names = NODE, (pod.spec.node_name or "unknown",)
+    kind = NODE
+    names = (pod.spec.node_name or "unknown",)
     if meta.finalizers and not meta.deletion_grace_period_seconds:
-        kind, names = FINALIZER, meta.finalizers[:_MOST_FINALIZERS]
+        kind = FINALIZER
+        names = meta.finalizers[:_MOST_FINALIZERS]
     return tuple(f"{kind}{shortened(name, _LONGEST_KEEPER)}" for name in names)
 
 
@@ -361,7 +383,8 @@ def _still_needed(facts: PodFacts) -> Iterator[str]:
 
 def _stays(facts: PodFacts) -> Iterator[str]:
     """Reasons why the container that is next cannot be made to exit."""
-    target, pod = facts.target, facts.pod
+    target = facts.target
+    pod = facts.pod
     container = next((each for each in pod.containers if each.name == target), None)
     again, rule = should_restart(container, pod.spec, 0) if container else (False, "")
     if again:

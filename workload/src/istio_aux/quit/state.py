@@ -105,7 +105,8 @@ class PodState:
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
             seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
         decision = kept.brief(rules.decide(facts, now, seen=seen))
-        pod, version = facts.pod, facts.pod.metadata.version
+        pod = facts.pod
+        version = facts.pod.metadata.version
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
@@ -132,7 +133,8 @@ class PodState:
         self.since = min(since, now.date) if since else None
         self.requests = facts.requests if held else None
         self.gone_by = facts.gone_by.timestamp() + rules.TERMINATING_FOR if facts.gone_by else 0.0
-        self.version, self.seen = version, now.monotonic
+        self.version = version
+        self.seen = now.monotonic
         if self.task:
             self.task.exit = exit_of(self.task.target, facts, self.waited(now), now)
         return decision
@@ -197,11 +199,14 @@ class PodState:
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod, if anything is."""
-        decision, reason, task = self.decision, self.reason(scope), self.task
+        decision = self.decision
+        reason = self.reason(scope)
+        task = self.task
         code = decision.code or ""
         if self.left or self.left_out(scope):
             return None
-        failure, begins = task.failure if task else "", self.begins(scope.limits)
+        failure = task.failure if task else ""
+        begins = self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
         lasting = lasting and (decision.stage != "held" or self.unready)
         if decision.blocked_by and (lasting or decision.stage == "blocked"):

@@ -47,15 +47,19 @@ class Candidate(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> Candidate:
         """Read a pod."""
-        meta, wish = pod.metadata, Wish.of(pod)
+        meta = pod.metadata
+        wish = Wish.of(pod)
         if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
-            api, kind = shared(owner.api_version), shared(owner.kind)
+            api = shared(owner.api_version)
+            kind = shared(owner.kind)
             owner = alike(structs.replace(owner, api_version=api, kind=kind))
-        created, ends = meta.creation_timestamp, meta.deletion_timestamp
+        created = meta.creation_timestamp
+        ends = meta.deletion_timestamp
         conditions = pod.status.conditions or ()
         grace = meta.deletion_grace_period_seconds
         labels = kept.size(pod.labels)
-        started, captured = pod.status.start_time, shared(redirection.get(meta) or "")
+        started = pod.status.start_time
+        captured = shared(redirection.get(meta) or "")
         made = [c.last_transition_time for c in conditions if c.type == _NETWORK]
         got = next(filter(None, (*made, started, created)), None)
         network = got.timestamp() if got else 1.0
@@ -85,7 +89,8 @@ class Candidate(Struct, frozen=True):
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:
         """Read of a pod what counts beside others of its controller, and not its containers."""
-        meta, owner = pod.metadata, owners.controller(pod.metadata)
+        meta = pod.metadata
+        owner = owners.controller(pod.metadata)
         deleting = meta.deletion_timestamp is not None
         return cls(key=meta.key, owner=owner, deleting=deleting)
 

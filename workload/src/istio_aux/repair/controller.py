@@ -94,7 +94,8 @@ class RepairController:
             settled=self._limits.settled,
         )
         self._off = policy.race is RacePolicy.NONE
-        self._restarted, self._restarts = restarted, 0
+        self._restarted = restarted
+        self._restarts = 0
         self._leadership = leadership
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
@@ -123,7 +124,8 @@ class RepairController:
     @property
     def failed(self) -> Mapping[str, datetime]:
         """By the key of a `PodOwner`, when its new pod was made that has no sidecar either."""
-        now, failures = self._now().monotonic, self._recalled.failures
+        now = self._now().monotonic
+        failures = self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
                 known = failures.setdefault(owner.key, failure)
@@ -155,7 +157,8 @@ class RepairController:
         ``lost``: the Lease may lack what this process knows, so nothing of that is forgotten.
         """
         if self._leading or lost:
-            known, others = self.replaced, self._recalled.replaced
+            known = self.replaced
+            others = self._recalled.replaced
             replaced = {**others, **{k: v for k, v in replaced.items() if k not in known}}
         self._recalled.update(failed, replaced)
 
@@ -240,10 +243,17 @@ class RepairController:
 
     def _observe(self, owner: PodOwner) -> None:
         """Find out the result of the last restart, and what is next."""
-        now, replicas = self._now(), owner.replicas
+        now = self._now()
+        replicas = owner.replicas
         if self._leading:
             self._restore(owner)
-        owner.rollout = rollout.observed(owner.rollout, replicas, now, self._limits, owner.gone)
+        owner.rollout = rollout.observed(
+            owner.rollout,
+            replicas,
+            now,
+            self._limits,
+            owner.gone,
+        )
         owner.step = step = rollout.next_step(owner.rollout, replicas, now, self._limits)
         if step is None or (owner.rollout.idle and not self._leading):
             self._leave(owner)
@@ -271,7 +281,10 @@ class RepairController:
 
     def _leave(self, owner: PodOwner) -> None:
         self._active.pop(owner, None)
-        owner.step, owner.rollout, owner.waiting, owner.reported = None, IDLE, None, False
+        owner.step = None
+        owner.rollout = IDLE
+        owner.waiting = None
+        owner.reported = False
         self.store.forget(owner)
 
     def _start_next(self) -> None:
@@ -294,8 +307,15 @@ class RepairController:
         for key in line[: self._left]:
             owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
-            owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now, sent=False)
-            owner.waiting, owner.announced = None, False
+            owner.rollout = rollout.started(
+                owner.rollout,
+                owner.replicas,
+                replica,
+                now,
+                sent=False,
+            )
+            owner.waiting = None
+            owner.announced = False
             self._served[owner.namespace] = now.monotonic
             restart = self._restart(owner, pod)
             self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
@@ -341,7 +361,8 @@ class RepairController:
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> None:
         """Read what the decision needs, store it for the next leader, and restart the pod."""
-        candidate, begun = pod.candidate, owner.rollout.replacing
+        candidate = pod.candidate
+        begun = owner.rollout.replacing
         if candidate is None:
             raise NotRestartedError(pod.action.reason, changed=True)
         labels = candidate.wish.labels
@@ -355,7 +376,8 @@ class RepairController:
             await self._leadership.save()
             await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
-        candidate, action = pod.candidate, pod.action
+        candidate = pod.candidate
+        action = pod.action
         if why := self._superseded(owner, begun) or self._outdated(pod):
             raise NotRestartedError(why, changed=True)
         if candidate is None or not isinstance(action, Restart):
@@ -424,7 +446,13 @@ class RepairController:
         clock = asyncio.get_running_loop().time
         for _ in range(READS):
             begun = clock()
-            pods = await actions.list_kept(self._client, path, Pod, selection, Candidate.sibling)
+            pods = await actions.list_kept(
+                self._client,
+                path,
+                Pod,
+                selection,
+                Candidate.sibling,
+            )
             missing = owner.unlisted(pods)
             # A pod that has other labels is not listed, nor is one that has finished.
             for key in missing:
@@ -438,13 +466,18 @@ class RepairController:
 
     def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""
-        why, replacing = str(error), owner.rollout.replacing
+        why = str(error)
+        replacing = owner.rollout.replacing
         unmeshed = self.store.pods.get(pod.key) is pod and pod.sidecar is Sidecar.MISSING
         action = pod.action if isinstance(pod.action, Restart | ReportUnmeshed) else None
         self._recorder.refused(pod.key, why, action if unmeshed else None, changed=error.changed)
         if replacing and replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(
-                owner.rollout, why, self._now(), self._limits, retry_after=error.retry_after
+                owner.rollout,
+                why,
+                self._now(),
+                self._limits,
+                retry_after=error.retry_after,
             )
 
 
@@ -454,5 +487,6 @@ def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
     try:
         yield
     except KubeError as error:
-        why, pause = f"{unknown}: {error}", retry_after(error)
+        why = f"{unknown}: {error}"
+        pause = retry_after(error)
         raise NotRestartedError(why, pause, changed=changed) from error

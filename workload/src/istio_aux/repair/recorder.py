@@ -38,7 +38,8 @@ class RepairRecorder(Recorder):
         """
         if not self.leading:
             return
-        logged, seen = self._logged.get(pod, ()), hash(why)
+        logged = self._logged.get(pod, ())
+        seen = hash(why)
         if seen not in logged:
             self._logged[pod] = (*logged, seen)[-_LOGGED:]
             self._log_pod(logging.WARNING, "unmeshed", pod, reason=why)
@@ -93,7 +94,14 @@ class RepairRecorder(Recorder):
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
             note = f"no further pod of {owner} is restarted: {why}"
-            self._event(pod, "Warning", "RestartStopped", note, "Report", code=Code.RESTART_VAIN)
+            self._event(
+                pod,
+                "Warning",
+                "RestartStopped",
+                note,
+                "Report",
+                code=Code.RESTART_VAIN,
+            )
 
     def count(self, outcome: str) -> None:
         """Count a restart, or what became of it."""

@@ -79,7 +79,9 @@ def _status(
     labels = store.namespaces.get(asking.namespace, {})
     new = Wish(namespace=asking.namespace, labels={LABEL: asking.name}, around=labels)
     expectation = store.expect(new.admitted(store.applications))
-    configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
+    configuration = expectation.configuration
+    live = expectation.expected
+    why = expectation.reason
     if live:
         live = store.control_planes.live(configuration)
         injectors = store.control_planes.injectors
@@ -116,10 +118,19 @@ def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unm
 
 
 def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
-    key, owner, reason = pod.key, pod.owner, pod.action.reason
+    key = pod.key
+    owner = pod.owner
+    reason = pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     since = datetime.fromtimestamp(read.created, UTC)
     found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
     code = found.code if found else ""
-    return Unmeshed(key.namespace, key.name, str(read.owner or ""), reason, since, code)
+    return Unmeshed(
+        key.namespace,
+        key.name,
+        str(read.owner or ""),
+        reason,
+        since,
+        code,
+    )

@@ -214,7 +214,8 @@ def first_in_line(
     busy = Counter(
         _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
     )
-    last, chosen = dict(served), list[str]()
+    last = dict(served)
+    chosen = list[str]()
 
     def turn(key: str) -> tuple[float, str, float, str]:
         name = _namespace(key)
@@ -367,7 +368,8 @@ def _observe(
     limits: RolloutLimits,
 ) -> Rollout:
     """Find out whether the pod was replaced, and whether that helped."""
-    idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
+    idle = Rollout(held=rollout.held, empty=rollout.empty)
+    old = replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
         if replacing.sent and not (there := {pod.uid for pod in pods}) <= replacing.known:
             # A watch shows changes in their order: these were made before the pod was deleted.
@@ -420,7 +422,8 @@ def _await(
     rollout: Rollout, replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
 ) -> Defer | Stop:
     awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready in the mesh"
-    unconfirmed, late = replacing.since + limits.unconfirmed, replacing.since + limits.patience
+    unconfirmed = replacing.since + limits.unconfirmed
+    late = replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
         # If a new pod is there then, it is waited for.

@@ -94,14 +94,18 @@ def as_admitted(
     covered = applications.covers(wish.namespace, wish.application)
     ours = covered or options.namespaces.matches(labels or {})
     why = options.left_out(
-        wish.namespace, selected=True, chosen=options.pods.matches(wish.labels), covered=covered
+        wish.namespace,
+        selected=True,
+        chosen=options.pods.matches(wish.labels),
+        covered=covered,
     )
     new = wish.admitted(applications, options.inject if ours else None)
     if new is not wish:
         pod = structs.replace(pod, wish=new)
     if why:
         return pod, Expectation(expected=False, reason=why)
-    expectation, ambient = expect(new), new.ambient if ours and new.namespace not in going else ""
+    expectation = expect(new)
+    ambient = new.ambient if ours and new.namespace not in going else ""
     if ambient and expectation.expected is False:
         expectation = Expectation(expected=True, reason=ambient, ambient=True)
     return pod, expectation

@@ -49,7 +49,8 @@ class Recalled:
     """Failures and replaced pods, by the key of the `PodOwner`. Both are bounded."""
 
     def __init__(self, limits: RolloutLimits, clock: Clock) -> None:
-        self._limits, self._now = limits, clock
+        self._limits = limits
+        self._now = clock
         self._failures: dict[str, Failure] = {}
         self._replaced: dict[str, Replaced] = {}
         self._read = 0.0  # When `_replaced` was read, by the monotonic clock.
@@ -65,12 +66,14 @@ class Recalled:
         """
         now = self._now()
         for key, created in failed.items():
-            failure, known = rollout.recalled(created, now, self._limits), self._failures.get(key)
+            failure = rollout.recalled(created, now, self._limits)
+            known = self._failures.get(key)
             if known is None or known.created < failure.created:
                 self._failures[key] = failure
         newest = sorted(self.failures.items(), key=lambda item: (item[1].created, item[0]))
         self._failures = dict(newest[-FAILED:])
-        self._replaced, self._read = dict(replaced), now.monotonic
+        self._replaced = dict(replaced)
+        self._read = now.monotonic
 
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
@@ -109,7 +112,8 @@ class NotRestartedError(Exception):
 
     def __init__(self, reason: str, retry_after: float = 0.0, *, changed: bool = False) -> None:
         super().__init__(reason)
-        self.retry_after, self.changed = retry_after, changed
+        self.retry_after = retry_after
+        self.changed = changed
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +182,8 @@ class PodOwner:
         missing = {pod.key.uid: pod.key for pod in self.pods}
         ending = self.rollout.replacing.ending if self.rollout.replacing else ()
         for pod in pods:
-            name, uid = pod.key.name, pod.key.uid
+            name = pod.key.name
+            uid = pod.key.uid
             if pod.owner is None or pod.owner.uid != self.reference.uid:
                 continue
             if missing.pop(uid, None) is None:
@@ -205,10 +210,13 @@ class PodStore:
         settled: float = SETTLED,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
-        self._now, self._going = clock, going
-        self.namespaces, self._policy = namespaces, policy
+        self._now = clock
+        self._going = going
+        self.namespaces = namespaces
+        self._policy = policy
         self._options = options or PodOptions()
-        self._recorder, self._woken = recorder, woken
+        self._recorder = recorder
+        self._woken = woken
         self.owners: dict[str, PodOwner] = {}
         self._outdated: dict[str | None, None] = {}  # Namespaces; None: all.
         self._deciding = False
@@ -229,11 +237,13 @@ class PodStore:
         self._join(stored, candidate.owner if self._policy.race is RacePolicy.RESTART else None)
         stored.application = shared(candidate.wish.application)
         stored.has_sidecar = resource.has_sidecar
-        stored.running, stored.deleting = candidate.phase == "Running", candidate.deleting
+        stored.running = candidate.phase == "Running"
+        stored.deleting = candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         wish = candidate.wish.admitted(self.applications, self._options.inject)
-        possible, expectation = structs.replace(candidate, wish=wish), UNKNOWN
+        possible = structs.replace(candidate, wish=wish)
+        expectation = UNKNOWN
         # Nor does the CNI ask what a pod says of its sidecar.
         if wish.asks is False:
             captured = structs.replace(wish, around=self.namespaces.get(key.namespace)).ambient
@@ -285,7 +295,8 @@ class PodStore:
         """How many pods have a sidecar, by namespace: selected ones, and those of applications."""
         found = Counter[str]()
         for name, pods in self._by_namespace.items():
-            every, named = name in selected, partial(self.applications.covers, name)
+            every = name in selected
+            named = partial(self.applications.covers, name)
             have = (pod for pod in pods.values() if pod.has_sidecar)
             found[name] = sum(every or named(pod.application) for pod in have)
         return +found
@@ -304,7 +315,8 @@ class PodStore:
         """Decide again on all pods whose decisions are out of date, in batches."""
         await self._decide_again([self.pods[key] for key in self.captures.due()])
         while self._outdated:
-            outdated, self._outdated = self._outdated, dict[str | None, None]()
+            outdated = self._outdated
+            self._outdated = dict[str | None, None]()
             self._deciding = True
             for name in [*self.captures.unkept]:
                 if ambient_by({}, self.namespaces.get(name, {})):
@@ -398,13 +410,15 @@ class PodStore:
 
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
         """The pod has this controller now, and no longer another controller."""
-        old, uid = stored.owner, reference.uid if reference else ""
+        old = stored.owner
+        uid = reference.uid if reference else ""
         if uid == (old.reference.uid if old else ""):
             return
         if old:
             stored.owner = None
             old.pods.remove(stored)
-            name, numbered = stored.key.name, stored.replica.ordinal is not None
+            name = stored.key.name
+            numbered = stored.replica.ordinal is not None
             if numbered and all(pod.key.name != name for pod in old.pods):
                 gone = {**old.gone, name: self._now().monotonic}
                 old.gone = dict([*gone.items()][-_GONE:])  # A tenant may make pods of any name.
