@@ -138,16 +138,20 @@ class Actions(ops.Object):
             raise RefusedError("race-policy: none: the workload does not look for such pods")
         if not answer.status.injectors:
             raise RefusedError("not known yet whether Istio injects")
-        page = self._page(event, probe.STATUS_URL, "unmeshed")
-        return {"unknown": answer.status.unmeshed_unknown, **_listed(page)}
+        return {
+            "unknown": answer.status.unmeshed_unknown,
+            **_listed(self._page(event, probe.STATUS_URL, "unmeshed")),
+        }
 
     @_action
     def _on_list_stuck(self, event: ops.ActionEvent) -> Results:
         page = self._page(event, probe.STATUS_URL, *_TROUBLED)
         if not page.leader:
             page = self._page_of_leader(event)
-        holders = "\n".join(printable(holder.text) for holder in page.holders)
-        return {"holders": holders, **_listed(page)}
+        return {
+            "holders": "\n".join(printable(holder.text) for holder in page.holders),
+            **_listed(page),
+        }
 
     def _page_of_leader(self, event: ops.ActionEvent) -> PodPage:
         status = probe.ask(self._transport).status
@@ -211,8 +215,7 @@ class Actions(ops.Object):
         yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
         if not text:
             last = why.splitlines()[-1] if why else "no answer"
-            what = f"it checked nothing: {last}"
-            yield Finding("workload", "unknown", what, code=Code.UNKNOWN)
+            yield Finding("workload", "unknown", f"it checked nothing: {last}", code=Code.UNKNOWN)
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
@@ -292,12 +295,11 @@ def _trust(client: Client, inputs: Inputs) -> Finding:
 
 def _units(client: Client, inputs: Inputs) -> Finding:
     if waits := objects.awaited(client, inputs):
-        do = "see `juju status`"
         return Finding(
             "units",
             "problem",
             f"the Service lacks {waits}",
-            do,
+            "see `juju status`",
             Code.NOT_READY,
         )
     return Finding("units", "ok", "a unit is ready behind the Service")
@@ -305,8 +307,9 @@ def _units(client: Client, inputs: Inputs) -> Finding:
 
 def _sidecars(found: Sidecars | None) -> Finding:
     if found is None:
-        what = "not known how many pods have a sidecar"
-        return Finding("sidecars", "note", what, code=Code.UNKNOWN)
+        return Finding(
+            "sidecars", "note", "not known how many pods have a sidecar", code=Code.UNKNOWN
+        )
     named = [f"{name} {pods}" for name, pods in found.most.items()]
     named += [""] * (found.namespaces - len(named))
     where = f": {listed(named, most=_NAMED)}" if named else ""

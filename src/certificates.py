@@ -135,8 +135,11 @@ def make_authority(app: str, model: str) -> Authority:
     """Return a new self-signed authority."""
     key = tls.PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name; Juju's names can be longer.
-    name = tls.CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
-    certificate = tls.Certificate.generate_self_signed_ca(name, key, AUTHORITY_VALIDITY)
+    certificate = tls.Certificate.generate_self_signed_ca(
+        tls.CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64]),
+        key,
+        AUTHORITY_VALIDITY,
+    )
     return Authority(certificate.raw, key.raw)
 
 

@@ -100,8 +100,7 @@ class IstioAuxCharm(ops.CharmBase):
         starts = self._notes.starting
         sidecar.answer(self, self._inputs.requesters, None if starts else observed.answer)
         # No event says that a problem has passed, nor that a check succeeds for the first time.
-        waits = bool(self._problem) or starts or self._pending
-        workload.wake(self._container, event, wanted=waits)
+        workload.wake(self._container, event, wanted=bool(self._problem) or starts or self._pending)
 
     @contextlib.contextmanager
     def _step(self) -> Generator[None]:

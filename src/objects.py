@@ -46,18 +46,20 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     if not (inputs.leader or unknown):
         return inputs
     namespaces = tuple(cluster.listed(client, Namespace))
-    requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
-    inputs = dataclasses.replace(inputs, namespaces=namespaces, requesters=requesters)
+    inputs = dataclasses.replace(
+        inputs,
+        namespaces=namespaces,
+        requesters=tuple(one.verify(namespaces) for one in inputs.requesters),
+    )
     if not inputs.leader:
         return inputs
     webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
     revisions = {each.labels[REVISION] for each in webhooks if REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
-    labels = manifests.labels(inputs.app, inputs.model)
     policies = cluster.owned(
         client,
         admission.ValidatingAdmissionPolicy,
-        labels,
+        manifests.labels(inputs.app, inputs.model),
         inputs.model,
     )
     return dataclasses.replace(
@@ -108,8 +110,12 @@ def complete(client: Client, inputs: Inputs) -> None:
     if values is None:
         return
     if inputs.has_webhook:
-        labels = manifests.labels(inputs.app, inputs.model)
-        cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+        cluster.prune(
+            client,
+            manifests.labels(inputs.app, inputs.model),
+            inputs.model,
+            keep=manifests.render(values),
+        )
     elif waits := awaited(client, inputs):
         raise ReconcileError(f"waiting for {waits} of Service {inputs.app}")
     else:

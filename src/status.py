@@ -150,12 +150,16 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     assert inputs.config  # An invalid option blocks.
     yield _skew(inputs)
     # An older image counts none.
-    selected = max(status.selected_total, len(status.selected_namespaces))
-    yield _selected(selected, inputs.config.namespace_selectors)
+    yield _selected(
+        max(status.selected_total, len(status.selected_namespaces)),
+        inputs.config.namespace_selectors,
+    )
     # The relations that do not name the root namespace.
     yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
-    injectors = [_injector(injector) for injector in status.injectors]
-    yield _some(injectors) or "not known yet whether Istio injects"
+    yield (
+        _some([_injector(injector) for injector in status.injectors])
+        or "not known yet whether Istio injects"
+    )
     # While Istio injects nothing, single applications are not listed.
     left_out = [
         f"{app.namespace}/{app.name}: {app.live_reason}"

@@ -71,8 +71,10 @@ def settings(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def kubeconfig(server: str, authority: str) -> dict[str, Any]:
     """Return how the workload reaches the API server, as a mapping."""
-    data = base64.b64encode(authority.encode()).decode()
-    cluster = {"server": server, "certificate-authority-data": data}
+    cluster = {
+        "server": server,
+        "certificate-authority-data": base64.b64encode(authority.encode()).decode(),
+    }
     return {
         "apiVersion": "v1",
         "kind": "Config",

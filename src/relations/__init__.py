@@ -33,8 +33,12 @@ def write(
     try:
         relation.data[entity].update(values)
     except ops.ModelError as error:
-        why = str(error).strip() or type(error).__name__
-        logger.warning("%s:%d: not written: %s", relation.name, relation.id, why)
+        logger.warning(
+            "%s:%d: not written: %s",
+            relation.name,
+            relation.id,
+            str(error).strip() or type(error).__name__,
+        )
 
 
 def noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str, str]:

@@ -89,8 +89,10 @@ def publish(charm: ops.CharmBase) -> None:
     name = charm.meta.name
     # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
     address = socket.getfqdn()
-    unit = charm.unit.name
-    place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
+    place = {
+        "prometheus_scrape_unit_address": address,
+        "prometheus_scrape_unit_name": charm.unit.name,
+    }
     metrics = active(charm.model, METRICS)
     for relation in metrics:
         write(relation, charm.unit, place)
@@ -100,8 +102,11 @@ def publish(charm: ops.CharmBase) -> None:
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in metrics:
         rules = json.dumps(alert_rules(topology, name))
-        jobs = json.dumps([targets])
-        shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
+        shared = {
+            "scrape_jobs": json.dumps([targets]),
+            "scrape_metadata": metadata,
+            "alert_rules": rules,
+        }
         write(relation, charm.app, shared)
     for relation in active(charm.model, DASHBOARD):
         write(relation, charm.app, {"dashboards": _dashboards(topology, name)})

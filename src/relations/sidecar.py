@@ -44,8 +44,9 @@ class Requester:
         """Return the requester with its application in the `namespace` of its model."""
         if namespace in IGNORED:
             return self.refuse(f"model {namespace}: expected one that Istio does not ignore")
-        application = Applications(namespace, (request.application,))
-        return dataclasses.replace(self, application=application)
+        return dataclasses.replace(
+            self, application=Applications(namespace, (request.application,))
+        )
 
     def verify(self, namespaces: Iterable[Found]) -> Requester:
         """Return the requester with its request from another model granted or refused.

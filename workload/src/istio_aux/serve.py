@@ -59,8 +59,12 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
         return 2
     telemetry.log_to(level=settings.log_level)
     if settings.skipped:
-        skipped = ", ".join(settings.skipped)
-        _log.warning("%s: unknown keys, left out: %s", config, skipped, extra={"event": "start"})
+        _log.warning(
+            "%s: unknown keys, left out: %s",
+            config,
+            ", ".join(settings.skipped),
+            extra={"event": "start"},
+        )
     raise_descriptors()
     try:
         asyncio.run(_run(settings, credentials, certificate))
@@ -104,8 +108,11 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
     works = {**wiring.work(), "certificate": certificate.follow}
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(wiring.client)
-        health = status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods)
-        where = await _listen(stack, health, settings.status_address)
+        where = await _listen(
+            stack,
+            status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods),
+            settings.status_address,
+        )
         address = settings.webhook_address
         hook = await wiring.webhook.listen(address.host, address.port, certificate.context)
         stack.push_async_callback(wiring.webhook.close, 0)

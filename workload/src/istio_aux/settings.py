@@ -356,8 +356,7 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
     skips = document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():
         if name not in known and skips:
-            text = one_line(str(name))
-            settings = structs.replace(settings, skipped=(*settings.skipped, text))
+            settings = structs.replace(settings, skipped=(*settings.skipped, one_line(str(name))))
             continue
         if name not in known:
             why = f"unknown key: expected one of: {', '.join(known)}"

@@ -319,8 +319,9 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     )
     if user.exec is None or path or user.token or certified:  # As in client-go.
         return access, files
-    info = _cluster_info(of_cluster, bundle)
-    plugin = exec_plugin.Plugin(user.exec, of_user.where, of_user.beside(""), info)
+    plugin = exec_plugin.Plugin(
+        user.exec, of_user.where, of_user.beside(""), _cluster_info(of_cluster, bundle)
+    )
 
     @functools.lru_cache(maxsize=1)
     def access_with(credential: Credential) -> Access:

@@ -145,8 +145,7 @@ async def read(client: Client, path: str, kind: type[S]) -> S | None:
 
 async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
-    path = pod_path(pod.namespace, pod.name)
-    stored = await read(client, path, Pod)
+    stored = await read(client, pod_path(pod.namespace, pod.name), Pod)
     return stored if stored and stored.metadata.uid == pod.uid else None
 
 
@@ -158,8 +157,7 @@ async def read_kubelet(client: Client, node: str) -> str:
 
 async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
     """Read the batch Job that ``owner`` names; None if it is gone, or another has its name."""
-    path = object_path(owner.api_version, "jobs", namespace, owner.name)
-    stored = await read(client, path, Job)
+    stored = await read(client, object_path(owner.api_version, "jobs", namespace, owner.name), Job)
     return stored if stored and stored.metadata.uid == owner.uid else None
 
 
@@ -306,8 +304,7 @@ async def evict(client: Client, pod: Key, resource_version: str) -> None:
         "metadata": {"namespace": pod.namespace, "name": pod.name},
         "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
     }
-    path = pod_path(pod.namespace, pod.name, "eviction")
-    await client.post(path, msgspec.json.encode(body))
+    await client.post(pod_path(pod.namespace, pod.name, "eviction"), msgspec.json.encode(body))
 
 
 async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
@@ -339,8 +336,9 @@ async def allowed(client: Client, right: Right) -> bool:
     api = "authorization.k8s.io/v1"
     kind = "SelfSubjectAccessReview"
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
-    path = collection(api, "selfsubjectaccessreviews")
-    body = await client.post(path, msgspec.json.encode(review))
+    body = await client.post(
+        collection(api, "selfsubjectaccessreviews"), msgspec.json.encode(review)
+    )
     return decoded(body, _AccessReview).status.allowed
 
 

@@ -83,8 +83,9 @@ class ExecChannels(Channels):
         code, error = _verdict(bytes(body)) if body else (None, early)
         output = self._received[_STDERR] or self._received[_STDOUT]
         head = "no exit code" if code is None else f"exit code {code}"
-        text = answered(head, error or output.decode(errors="replace"))
-        return AttemptResult(code == 0, sent, text)
+        return AttemptResult(
+            code == 0, sent, answered(head, error or output.decode(errors="replace"))
+        )
 
 
 def _verdict(body: bytes) -> tuple[int | None, str | None]:
@@ -118,10 +119,9 @@ async def execute(
     params = [("container", PROXY), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
-    path = actions.pod_path(pod.namespace, pod.name, "exec")
     return await stream(
         client,
-        path,
+        actions.pod_path(pod.namespace, pod.name, "exec"),
         channels,
         deadline,
         params=params,
@@ -252,10 +252,9 @@ async def listens(
     What is sent is no TLS: a server of TLS answers with an alert (rustls, tokio-rustls).
     """
     channels = PortChannels()
-    path = actions.pod_path(pod.namespace, pod.name, "portforward")
     await stream(
         client,
-        path,
+        actions.pod_path(pod.namespace, pod.name, "portforward"),
         channels,
         deadline,
         params=[("ports", str(port))],

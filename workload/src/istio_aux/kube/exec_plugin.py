@@ -121,8 +121,7 @@ class Plugin:
             expires = last and last.expiration_timestamp
             if last and (expires is None or datetime.now(UTC) < expires):
                 return last
-            now = asyncio.get_running_loop().time()
-            if self._failure and now < self._failure[0] + AGAIN:
+            if self._failure and asyncio.get_running_loop().time() < self._failure[0] + AGAIN:
                 raise self._failure[1]
             try:
                 self._last = self._credential(await self._run())

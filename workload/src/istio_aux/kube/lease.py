@@ -233,9 +233,10 @@ class Lease(Leadership):
             self._lead(held=False, why="released")
 
     async def _give_up(self) -> None:
-        now = self._time()
-        free = msgspec.structs.replace(self._record, holder_identity="", renew_time=now)
-        await self._write(free, self._checkpoint())
+        await self._write(
+            msgspec.structs.replace(self._record, holder_identity="", renew_time=self._time()),
+            self._checkpoint(),
+        )
 
     def _latest(self, seconds: float) -> float:
         """The time in ``seconds``, but not later than leading has to stop."""
@@ -314,8 +315,9 @@ class Lease(Leadership):
 
     def _renewal(self) -> LeaseRecord:
         claim = self._claim(self._record.lease_transitions or 0)
-        since = self._record.acquire_time or claim.acquire_time
-        return msgspec.structs.replace(claim, acquire_time=since)
+        return msgspec.structs.replace(
+            claim, acquire_time=self._record.acquire_time or claim.acquire_time
+        )
 
     async def _hold(self, record: LeaseRecord, unfit: str) -> None:
         # The others count from when they read the record, which is later.

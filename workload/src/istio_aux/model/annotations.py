@@ -121,11 +121,10 @@ def choice(
     overrides: str,
 ) -> Annotation[Choice]:
     """Declare an annotation by which a pod has a value of its own for an option."""
-    expected = alternatives(choices)
     return Annotation(
         name,
         choices,
-        expected,
+        alternatives(choices),
         longest=NAME,
         meaning=meaning,
         overrides=overrides,

@@ -98,5 +98,4 @@ def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
             namespaces.add(model)
         else:
             named.add(Application(model, name))
-    applications = Applications(frozenset(named), frozenset(models), frozenset(namespaces))
-    return applications, tuple(problems)
+    return Applications(frozenset(named), frozenset(models), frozenset(namespaces)), tuple(problems)

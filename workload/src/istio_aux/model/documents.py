@@ -273,8 +273,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: Any, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, "|" if "\n" in value else None)
 
 
 _Dumper.add_representer(str, _text_node)

@@ -72,8 +72,7 @@ def drain(pod: Pod) -> float:
     proxies = (container for container in pod.containers if container.name == PROXY)
     variables = (each for proxy in proxies for each in proxy.env or ())
     written = (each.value for each in variables if each.name == "PROXY_CONFIG" and each.value)
-    text = next(written, None) or _config.get(pod.metadata) or ""
-    found = _DRAIN.search(text, 0, _LONGEST)
+    found = _DRAIN.search(next(written, None) or _config.get(pod.metadata) or "", 0, _LONGEST)
     return float(found[1]) if found else DRAIN
 
 

@@ -110,8 +110,12 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
                 " the payload ends the proxy itself"
                 + (f", which {owner} counts as a failure each time" if counts else "")
             )
-            fix = "take out what ends it: a native proxy ends by itself after the payload"
-            yield FailedPod(Code.PROXY_ENDED, reason, fix, zoned(ended.finished_at))
+            yield FailedPod(
+                Code.PROXY_ENDED,
+                reason,
+                "take out what ends it: a native proxy ends by itself after the payload",
+                zoned(ended.finished_at),
+            )
 
 
 def outlived(pod: Pod, ended: datetime | None) -> list[str]:

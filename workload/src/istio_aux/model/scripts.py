@@ -50,8 +50,7 @@ def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
-            what = f"{ENDS}: {word} in container {quoted(container.name)}"
-            yield Remark(Code.END_PROXY, what)
+            yield Remark(Code.END_PROXY, f"{ENDS}: {word} in container {quoted(container.name)}")
             return
 
 

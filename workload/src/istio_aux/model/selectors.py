@@ -251,8 +251,9 @@ def _parsed(match: re.Match[str]) -> Requirement:
             raise ValueError(f'expected at least one value after "{match["word"]}"')
     else:
         return Requirement(match["key"], _EXISTS)
-    operator = _OPERATORS[match["sign"] or match["word"]]
-    return Requirement(match["key"], operator, tuple(sorted(values)))
+    return Requirement(
+        match["key"], _OPERATORS[match["sign"] or match["word"]], tuple(sorted(values))
+    )
 
 
 # Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label).

@@ -91,12 +91,15 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             pod["spec"].update(_restarts(group, parent, pod["spec"]))
         if pod:
             words = filter(None, (name, *(each.lower() for each in names), "*"))
-            own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
             pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 **pod,
-                "metadata": {**pod["metadata"], **own},
+                "metadata": {
+                    **pod["metadata"],
+                    "name": "-".join(words),
+                    "namespace": metadata.get("namespace"),
+                },
             }
             spec = msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)
             yield PodTemplate(pod, template, is_argo, JobCounts.of(spec), unread)
@@ -113,8 +116,10 @@ def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
         for _, _, part in _walk(manifest, path[:length]):
             for key in sorted((WISHES & _keys(part)) - there):
                 place = ".".join((*path, "metadata"))
-                what = f"{key} is on {where}, where nothing reads it: put it on {place}"
-                yield Remark(Code.MISPLACED, what)
+                yield Remark(
+                    Code.MISPLACED,
+                    f"{key} is on {where}, where nothing reads it: put it on {place}",
+                )
 
 
 def _keys(part: Map) -> set[str]:

@@ -270,8 +270,7 @@ class QuitController:
                 )
             except Exception:  # One pod's failure must not stop the others.
                 self._recorder.unhandled()
-                why = "internal error, see the log"
-                action = task.failed(why, self._scope, reading=False)
+                action = task.failed("internal error, see the log", self._scope, reading=False)
         if action.outcome:
             # What a process saw late that was frozen, the next leader may count.
             self._leadership.leads()

@@ -112,8 +112,13 @@ class QuitRecorder(Recorder):
 
     def held(self, state: PodState, why: str) -> None:
         """Admission has held the pod, and its proxy is not native."""
-        note = f"the sidecar is classic, also where it could be native: {why}"
-        self._event_once(state, "Normal", "HeldNotNative", note, Code.HELD)
+        self._event_once(
+            state,
+            "Normal",
+            "HeldNotNative",
+            f"the sidecar is classic, also where it could be native: {why}",
+            Code.HELD,
+        )
 
     def loses_network(self, state: PodState, why: str) -> None:
         """The pod is being deleted, and its proxy ends long before its payload."""
@@ -143,8 +148,13 @@ class QuitRecorder(Recorder):
         )
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
         if task.due == "quit" and task.failures.bit_count() == 1:
-            note = f"failure {task.failures}: {task.failure}"
-            self._event(state.key, "Warning", "ProxyQuitFailed", note, code=Code.RUNS_ON)
+            self._event(
+                state.key,
+                "Warning",
+                "ProxyQuitFailed",
+                f"failure {task.failures}: {task.failure}",
+                code=Code.RUNS_ON,
+            )
 
     def ended(self, state: PodState, task: Task, end: End) -> None:
         """Nothing more is to be done about the pod for now."""
@@ -157,8 +167,7 @@ class QuitRecorder(Recorder):
             case QuitOutcome.DELETED:
                 self._dead_proxies.labels("deleted").inc()
                 level = logging.WARNING
-                event = "dead-proxy-pod-deleted"
-                self._log_pod(level, event, state.key, reason=end.reason)
+                self._log_pod(level, "dead-proxy-pod-deleted", state.key, reason=end.reason)
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
@@ -219,8 +228,9 @@ class QuitRecorder(Recorder):
                 for resource, amount in kept.items():
                     self._kept_seconds.labels(resource).inc(amount * end.after_payload)
             kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
-            note = f"{FINISHED if task.begun else ENDED_EARLY}; {end}"
-            self._event(state.key, kind, "ProxyQuit", note)
+            self._event(
+                state.key, kind, "ProxyQuit", f"{FINISHED if task.begun else ENDED_EARLY}; {end}"
+            )
 
     def _event_once(
         self,

@@ -143,8 +143,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
         stage, holders = _holders(facts, late)
         if holders and stage != "deleted":
             reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
-        ignored = Ignore(reason=reason, blocked_by=tuple(holders), stage=stage)
-        return _coded(ignored, facts, late)
+        return _coded(Ignore(reason=reason, blocked_by=tuple(holders), stage=stage), facts, late)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
@@ -203,8 +202,9 @@ def _unstarted(facts: PodFacts) -> Wait | None:
     """Wait, where a container keeps the payload from starting."""
     if holders := _keeps_from_starting(facts):
         reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
-        by = tuple(holders)
-        return Wait(reason=reason, blocked_by=by, stage="unstarted", code=Code.NOT_STARTED)
+        return Wait(
+            reason=reason, blocked_by=tuple(holders), stage="unstarted", code=Code.NOT_STARTED
+        )
     return None
 
 
@@ -469,8 +469,7 @@ def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore
     for code, (fix, found) in PAIRS.items():
         others, waiting = found(facts.pod)
         if others and not by & others and by & waiting:
-            reason = f"{decision.reason}; {fix}"
-            return structs.replace(decision, reason=reason, fix=fix, code=code)
+            return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix, code=code)
     invalid = any(each.startswith(ANNOTATION) for each in by)
     code = Code.BAD_VALUE if invalid else Code.FORGOTTEN if late else Code.KEPT
     code = Code.TERMINATING if decision.stage == "deleted" else code

@@ -64,8 +64,9 @@ class QuitScope(msgspec.Struct, kw_only=True):
         ``chosen``: the option pod-selector matches its labels.
         """
         covered = self.applications.covers(namespace, application)
-        selected = namespace in self.namespaces
-        why = self.options.left_out(namespace, selected=selected, chosen=chosen, covered=covered)
+        why = self.options.left_out(
+            namespace, selected=namespace in self.namespaces, chosen=chosen, covered=covered
+        )
         return "quit: disabled" if not why and self.mode is QuitMode.DISABLED else why
 
 
@@ -115,8 +116,9 @@ class PodState:
         starts = starts and not isinstance(decision, Quit)
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
-        blockers = decision.blocked_by[:MOST_BLOCKERS]
-        self.decision = alike(structs.replace(decision, blocked_by=blockers))
+        self.decision = alike(
+            structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
+        )
         self.application = shared(application_of(pod.metadata))
         self.node = shared(pod.spec.node_name or "")
         self.chosen = scope.options.pods.matches(pod.labels)

@@ -213,8 +213,7 @@ class Task:
             return self.exit
         if self.due != "quit":
             return End()
-        why = self.state.obstacle(scope) or self.state.decision.reason
-        return End(QuitOutcome.SUPERSEDED, why)
+        return End(QuitOutcome.SUPERSEDED, self.state.obstacle(scope) or self.state.decision.reason)
 
     def answered(self, way: Way, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
@@ -286,8 +285,9 @@ class Task:
         return Ask() if decision.code is Code.HELD_BACK else self._send(decision)
 
     def _send(self, decision: Quit) -> Send:
-        way = decision.ways[self.attempts % len(decision.ways)]
-        return Send(way, decision.status_port, decision.rule)
+        return Send(
+            decision.ways[self.attempts % len(decision.ways)], decision.status_port, decision.rule
+        )
 
     def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
         if self._well and self.way:

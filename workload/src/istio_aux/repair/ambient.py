@@ -122,8 +122,9 @@ class Asking:
                 del doubted[node]
             elif len(self.tasks) < AT_ONCE:
                 key = next(iter(doubted[node]))
-                work = self._ask(node, key, doubted[node].pop(key))
-                self.tasks[node] = asyncio.create_task(work, name=f"ask {key}")
+                self.tasks[node] = asyncio.create_task(
+                    self._ask(node, key, doubted[node].pop(key)), name=f"ask {key}"
+                )
 
     async def _read(self, name: str) -> None:
         """Read the pods of a namespace that has become ambient."""

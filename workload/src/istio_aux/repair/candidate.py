@@ -51,8 +51,7 @@ class Candidate(Struct, frozen=True):
         wish = Wish.of(pod)
         if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
             api = shared(owner.api_version)
-            kind = shared(owner.kind)
-            owner = alike(structs.replace(owner, api_version=api, kind=kind))
+            owner = alike(structs.replace(owner, api_version=api, kind=shared(owner.kind)))
         created = meta.creation_timestamp
         ends = meta.deletion_timestamp
         conditions = pod.status.conditions or ()
@@ -91,8 +90,7 @@ class Candidate(Struct, frozen=True):
         """Read of a pod what counts beside others of its controller, and not its containers."""
         meta = pod.metadata
         owner = owners.controller(pod.metadata)
-        deleting = meta.deletion_timestamp is not None
-        return cls(key=meta.key, owner=owner, deleting=deleting)
+        return cls(key=meta.key, owner=owner, deleting=meta.deletion_timestamp is not None)
 
     @property
     def ended(self) -> bool:

@@ -317,8 +317,9 @@ class RepairController:
             owner.waiting = None
             owner.announced = False
             self._served[owner.namespace] = now.monotonic
-            restart = self._restart(owner, pod)
-            self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
+            self._tasks[owner] = asyncio.create_task(
+                self._restart(owner, pod), name=f"restart {owner}"
+            )
             self.store.queue(owner)
 
     @property
@@ -388,8 +389,9 @@ class RepairController:
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise
-            changed = error.code in {404, 409}
-            raise NotRestartedError(str(error), retry_after(error), changed=changed) from error
+            raise NotRestartedError(
+                str(error), retry_after(error), changed=error.code in {404, 409}
+            ) from error
         owner.rollout = rollout.accepted(owner.rollout)
         self._restarts += 1
         self._recorder.restarted(pod.key, action)
@@ -488,5 +490,4 @@ def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
         yield
     except KubeError as error:
         why = f"{unknown}: {error}"
-        pause = retry_after(error)
-        raise NotRestartedError(why, pause, changed=changed) from error
+        raise NotRestartedError(why, retry_after(error), changed=changed) from error

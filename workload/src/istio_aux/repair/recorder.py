@@ -68,8 +68,13 @@ class RepairRecorder(Recorder):
         self.count("evicted")
         self._log_pod(logging.INFO, "restarted", pod, reason=restart.reason)
         aim = "is captured" if restart.ambient else "gets a sidecar"
-        note = f"restarted, so that it {aim}: {restart.reason}"
-        self._event(pod, "Normal", "RestartedForSidecar", note, "Evict")
+        self._event(
+            pod,
+            "Normal",
+            "RestartedForSidecar",
+            f"restarted, so that it {aim}: {restart.reason}",
+            "Evict",
+        )
 
     def refused(
         self, pod: Key, why: str, problem: ReportUnmeshed | Restart | None, *, changed: bool
@@ -93,12 +98,11 @@ class RepairRecorder(Recorder):
         self.count("stopped")
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
-            note = f"no further pod of {owner} is restarted: {why}"
             self._event(
                 pod,
                 "Warning",
                 "RestartStopped",
-                note,
+                f"no further pod of {owner} is restarted: {why}",
                 "Report",
                 code=Code.RESTART_VAIN,
             )

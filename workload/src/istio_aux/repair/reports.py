@@ -125,12 +125,11 @@ def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
         reason = f"{reason}; {owner.step.reason}"
     since = datetime.fromtimestamp(read.created, UTC)
     found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
-    code = found.code if found else ""
     return Unmeshed(
         key.namespace,
         key.name,
         str(read.owner or ""),
         reason,
         since,
-        code,
+        found.code if found else "",
     )

@@ -254,8 +254,7 @@ def next_step(
     possible = [pod for pod in pods if pod.restart]
     if not possible:
         return None
-    refusal = f"not restarted: {rollout.refusal}; tried again later"
-    waits = [(refusal, rollout.retry_at)]
+    waits = [(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)]
     waits += [(reason, since + limits.patience) for reason, since in rollout.held.items()]
     for reason, until in waits:
         if now.monotonic < until:
@@ -271,8 +270,9 @@ def started(
     same = tuple(sorted(each.uid for each in pods if each.created == newest))
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
-    ending = frozenset(each.uid for each in pods if each.deleting)
-    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
+    replacing = Replacement(
+        old, now.monotonic, known, frozenset(each.uid for each in pods if each.deleting), sent=sent
+    )
     return structs.replace(rollout, replacing=replacing)
 
 
@@ -307,8 +307,9 @@ def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
     at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
     made = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted,"
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
-    why = f"{made} is not in the mesh either"
-    return Failure(why, at.timestamp(), now.monotonic + limits.memory - age)
+    return Failure(
+        f"{made} is not in the mesh either", at.timestamp(), now.monotonic + limits.memory - age
+    )
 
 
 def restored(
@@ -394,9 +395,15 @@ def _observe(
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
-            why = f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either"
-            failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
-            return structs.replace(idle, failure=failure)
+            return structs.replace(
+                idle,
+                failure=Failure(
+                    f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either",
+                    pod.created,
+                    now.monotonic + limits.memory,
+                    pod.uid,
+                ),
+            )
     if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
         return idle
     if not new and now.monotonic >= replacing.since + _unreplaced(rollout, limits):

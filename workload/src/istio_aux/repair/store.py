@@ -189,8 +189,7 @@ class PodOwner:
             if missing.pop(uid, None) is None:
                 raise NotRestartedError(f"its controller has made {name}", changed=True)
             if pod.deleting and uid not in ending:
-                why = f"{name} of its controller is being deleted"
-                raise NotRestartedError(why, changed=True)
+                raise NotRestartedError(f"{name} of its controller is being deleted", changed=True)
         return missing.values()
 
 
@@ -258,8 +257,9 @@ class PodStore:
             self._update(stored, rollout.replica(candidate, action))
         else:
             stored.labels = alike(kept.packed(candidate.wish.labels))
-            common = alike(structs.replace(candidate.wish, labels={}))
-            stored.bare = structs.replace(candidate, wish=common)
+            stored.bare = structs.replace(
+                candidate, wish=alike(structs.replace(candidate.wish, labels={}))
+            )
             self._decide(stored)
 
     def delete(self, key: Key, _last: Pod | None) -> None:
@@ -377,8 +377,7 @@ class PodStore:
         stored.labelled = new.wish.labels != candidate.wish.labels
         self._update(stored, rollout.replica(candidate, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
-            lasts = not action.waits
-            self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=lasts)
+            self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=not action.waits)
 
     def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
         """Queue a controller that has a pod to ``restart``, or had one."""
@@ -389,8 +388,10 @@ class PodStore:
     def expect(self, wish: Wish) -> Expectation:
         """Whether a pod, as it would leave our admission, would get a sidecar now."""
         if wish.namespace in self._going:
-            why = f"namespace {wish.namespace} is being deleted, and takes no new pods"
-            return Expectation(expected=False, reason=why)
+            return Expectation(
+                expected=False,
+                reason=f"namespace {wish.namespace} is being deleted, and takes no new pods",
+            )
         return self.control_planes.expected(wish)
 
     def selected(self, namespace: str) -> bool:
@@ -418,8 +419,7 @@ class PodStore:
             stored.owner = None
             old.pods.remove(stored)
             name = stored.key.name
-            numbered = stored.replica.ordinal is not None
-            if numbered and all(pod.key.name != name for pod in old.pods):
+            if stored.replica.ordinal is not None and all(pod.key.name != name for pod in old.pods):
                 gone = {**old.gone, name: self._now().monotonic}
                 old.gone = dict([*gone.items()][-_GONE:])  # A tenant may make pods of any name.
             if old.rollout.idle:
