@@ -31,17 +31,17 @@ from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)
 
+# Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds.
 IN_FLIGHT = 2.0
-"""Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds."""
 
+# Seconds for which connections are still accepted and served after SIGTERM. API servers learn about
+# a second later that this process is no longer an endpoint, and keep using open connections
+# (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
+# charm's layer has 10 s.
 LINGER = 2.0
-"""Seconds for which connections are still accepted and served after SIGTERM. API servers learn
-about a second later that this process is no longer an endpoint, and keep using open connections
-(kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
-charm's layer has 10 s."""
 
+# Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections.
 STATUS = ServingLimits(connections=128, memory=8 << 20, idle=10.0)
-"""Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:

@@ -102,8 +102,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+# For commands that serve nothing and have no settings file.
 DEFAULTS = Settings(tls_certificate=Path(), tls_key=Path())
-"""For commands that serve nothing and have no settings file."""
 _REQUIRED = ("tls-certificate", "tls-key")
 
 

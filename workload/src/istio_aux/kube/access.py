@@ -198,8 +198,7 @@ def load(*paths: Path, context: str | None = None) -> Access:
     return _fresh(lambda: _load(paths, context))
 
 
-_Made = tuple[Access, Sequence[Path]]
-"""An access, and the files that it comes from."""
+_Made = tuple[Access, Sequence[Path]]  # An access, and the files that it comes from.
 
 
 def _fresh(make: Callable[[], _Made]) -> Access:

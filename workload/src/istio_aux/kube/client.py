@@ -281,8 +281,8 @@ class Client:
             return b"".join(parts)
 
 
+# What has to hold when the next request of this task is sent.
 _still = ContextVar[Check | None]("still", default=None)
-"""What has to hold when the next request of this task is sent."""
 
 
 class _Request(aiohttp.ClientRequest):

@@ -200,8 +200,8 @@ _SECONDS = {None: 1, "s": 1, "m": 60}
 
 _OURS = "istio-aux.io/"
 _AUTHORS = (START, PEERS, QUIT, SIDECARS, QUIT_AFTER, QUIT_GRACE)
+# Keys by which the author of a pod asks for something.
 WISHES = frozenset({*_AUTHORS, INJECT, NATIVE_SIDECAR, PROXY_CONFIG, TEMPLATES})
-"""Keys by which the author of a pod asks for something."""
 _ON = {
     "annotation": {*WISHES, STATUS_PORT, INCLUDED, EXCLUDED, STARTED_WITH, NOT_NATIVE},
     "label": {INJECT, DATAPLANE},

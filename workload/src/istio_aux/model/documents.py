@@ -179,8 +179,8 @@ def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | Bad
         yield Document(f"{place}: item {number}", item, item, readable is not body, kind, version)
 
 
+# A document, or why there is none, and the number of lines before it.
 _Part = tuple[int, bytes | Exception]
-"""A document, or why there is none, and the number of lines before it."""
 
 
 def _split(body: bytes) -> Iterator[_Part]:

@@ -21,8 +21,8 @@ SHORT = 5
 DRAIN = 5.0  # Seconds, Istio's default (pkg/config/mesh/mesh.go).
 KILLED = frozenset({137, 143})  # By SIGKILL, or by SIGTERM before the agent handles that.
 
+# That of a native sidecar (k8s@1.36 pkg/controller/job pod_failure_policy.go matchOnExitCodes).
 COUNTED = "a rule of podFailurePolicy that names no container counts its exit code"
-"""That of a native sidecar (k8s@1.36 pkg/controller/job pod_failure_policy.go matchOnExitCodes)."""
 
 _LONGEST = 64 * 1024  # Characters of a ProxyConfig that are searched.
 _config = Annotation(PROXY_CONFIG, str, "YAML", longest=_LONGEST)

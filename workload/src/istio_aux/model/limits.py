@@ -50,11 +50,11 @@ class LimitRange(Struct, frozen=True):
     spec: _LimitSpec = _LimitSpec()
 
 
+# Both kinds, by their names in paths.
 LIMITED: Mapping[str, type[ResourceQuota | LimitRange]] = {
     "limitranges": LimitRange,
     "resourcequotas": ResourceQuota,
 }
-"""Both kinds, by their names in paths."""
 
 
 class Limit(Struct, frozen=True):

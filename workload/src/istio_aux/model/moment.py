@@ -28,8 +28,8 @@ class Moment(NamedTuple):
         return datetime.fromtimestamp(self.wall, UTC)
 
 
+# Returns the present. Its monotonic clock is the running event loop's, which timeouts use.
 Clock = Callable[[], Moment]
-"""Returns the present. Its monotonic clock is the running event loop's, which timeouts use."""
 
 # To the end of the year 9999: Python's `datetime` has no later time.
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]

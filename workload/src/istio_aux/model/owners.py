@@ -134,13 +134,13 @@ class JobApi(msgspec.Struct, frozen=True):
 BATCH = JobApi("batch/v1", "kubernetes.io/job-controller")
 # 1.9 common_types.go. mpi-operator's API is kubeflow.org/v2beta1.
 _TRAINING = JobApi("kubeflow.org/v1", "kubeflow.org/training-operator")
+# All kinds of Job whose API is known.
 KINDS: Mapping[str, JobApi] = {
     "Job": BATCH,
     **dict.fromkeys(sorted(TRAINING_KINDS), _TRAINING),
     "JobSet": JobApi("jobset.x-k8s.io/v1alpha2", "jobset.sigs.k8s.io/jobset-controller"),
     "TrainJob": JobApi("trainer.kubeflow.org/v1alpha1", "trainer.kubeflow.org/trainjob-controller"),
 }
-"""All kinds of Job whose API is known."""
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:

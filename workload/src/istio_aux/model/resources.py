@@ -87,11 +87,11 @@ class _Resources(Struct, frozen=True):
 _resources = msgspec.json.Decoder(_Resources | None)
 _quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 
+# Parts of each amount, by what a ResourceQuota calls it, such as `limits.memory`.
 Amounts = Mapping[str, int]
-"""Parts of each amount, by what a ResourceQuota calls it, such as ``limits.memory``."""
 
+# What a ResourceQuota or a LimitRange may count that a proxy requests or may use.
 COUNTED = (CPU, MEMORY, "ephemeral-storage")
-"""What a ResourceQuota or a LimitRange may count that a proxy requests or may use."""
 
 
 def amounts(resources: msgspec.Raw) -> Counter[str]:
@@ -217,13 +217,13 @@ def quantity(text: str) -> int:
     return math.ceil(Fraction(match[1]) * factor * _UNIT)
 
 
+# Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values).
 ISTIOS: Amounts = {
     "requests.cpu": quantity("100m"),
     "requests.memory": quantity("128Mi"),
     "limits.cpu": quantity("2"),
     "limits.memory": quantity("1Gi"),
 }
-"""Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values)."""
 
 
 def _containers(

@@ -13,6 +13,7 @@ LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a sear
 
 ENDS = "the payload ends the proxy itself"  # What the reason begins with; the rest says where.
 
+# What a payload says that ends its proxy itself.
 ENDINGS = (
     # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
     "quitquitquit",
@@ -29,7 +30,6 @@ ENDINGS = (
     "kubexit",
     "KUBEXIT_",
 )
-"""What a payload says that ends its proxy itself."""
 
 # About another sidecar: the flag of cloud-sql-proxy, and ports.
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))

@@ -54,10 +54,10 @@ def _classic(row: Known, container: str) -> SidecarRule:
     return SidecarRule(container, row.port, row.path, row.switch, how)
 
 
+# What `NAME=quit` means, whatever the image.
 SHIPPED: Mapping[str, SidecarRule] = {
     name: _classic(row, name) for row in KNOWN if row.port for name in row.names.split()[:1]
 }
-"""What ``NAME=quit`` means, whatever the image."""
 ENDS_LAST = frozenset(name for row in KNOWN if row.ends_last for name in row.names.split())
 _BY_NAME: Mapping[str, Sequence[Known]] = {
     name: [row for row in KNOWN if name in row.names.split()]

@@ -47,8 +47,8 @@ from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
 MOST_ENDS = 100  # Pods that wait to be read after their end. Of others nothing is told.
+# Seconds for which the watch's pods are judged by the version of a kubelet that was read.
 KUBELET_KNOWN = 300.0
-"""Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
 
 
 class _Work(NamedTuple):

@@ -18,8 +18,8 @@ from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined
 
 _NO_STATE = ContainerState()
+# Reasons of a container that waits for its first start; its image may be on the way.
 BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Reasons of a container that waits for its first start; its image may be on the way."""
 
 Role = Literal["payload", "sidecar", "ignored", "init"]
 

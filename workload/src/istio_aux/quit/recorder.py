@@ -24,8 +24,8 @@ from istio_aux.telemetry import Recorder, Telemetry
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 NO_WAY = "none"  # The way of a quit that ended before its first attempt.
 
+# Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together.
 RESOURCES = tuple(Requests().amounts)
-"""Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
 KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
 
 

@@ -29,24 +29,24 @@ from istio_aux.quit.facts import BEING_MADE, PodFacts
 from istio_aux.quit.pairs import PAIRS
 
 FINISHED = "every payload container is finished"
+# Nothing shows when that has ended: the kubelet writes the status next when the last container has
+# (k8s@1.36 kubelet.go SyncTerminatingPod).
 LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
-"""Nothing shows when that has ended: the kubelet writes the status next when the last container has
-(k8s@1.36 kubelet.go SyncTerminatingPod)."""
 NOT_BEGUN = "its payload has never started"
 ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
+# Beginnings of what keeps a pod, if no container does: none has a name with a space.
 ANNOTATION = "annotation "
 NODE = "node "
 FINALIZER = "finalizer "
-"""Beginnings of what keeps a pod, if no container does: none has a name with a space."""
 TERMINATING_FOR = 300.0  # Seconds past its grace period after which a pod should be gone.
 _MOST_FINALIZERS = 3
 _LONGEST_KEEPER = 100
 
 FAILURES = 3  # Restarts after which an init container counts as one that fails again and again.
+# Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
+# and reports that as `waiting`. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146).
 NOT_RESTARTED = 900.0
-"""Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
-and reports that as ``waiting``. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146)."""
 
 Stage = Literal["unstarted", "held", "blocked", "ending", "deleted"]
 

@@ -155,8 +155,8 @@ class Rollout(Struct, frozen=True):
         return self.replacing is None and self.failure is None
 
 
+# Nothing was done. Of most controllers nothing else is ever known, so they share it.
 IDLE = Rollout()
-"""Nothing was done. Of most controllers nothing else is ever known, so they share it."""
 
 
 class Next(Struct, frozen=True):

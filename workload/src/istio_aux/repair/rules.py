@@ -67,12 +67,12 @@ class Restart(Reasoned, frozen=True):
 
 RepairAction = Skip | AwaitCapture | ReportUnmeshed | Restart
 
+# Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
+# tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
+# cni/pkg/nodeagent/informers.go setupHandlers).
 SETTLED = 30.0
-"""Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
-tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
-cni/pkg/nodeagent/informers.go setupHandlers)."""
+# The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config).
 TUNNEL = 15008
-"""The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config)."""
 
 
 def as_admitted(
