@@ -193,9 +193,9 @@ def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Lea
 def life_left(certificate: str, now: datetime) -> float:
     """Return which part of the life of a PEM certificate is left."""
     parsed = x509.load_pem_x509_certificate(certificate.encode())
-    begins = parsed.not_valid_before_utc
-    ends = parsed.not_valid_after_utc
-    return (ends - now) / (ends - begins)
+    return (parsed.not_valid_after_utc - now) / (
+        parsed.not_valid_after_utc - parsed.not_valid_before_utc
+    )
 
 
 class OwnAuthority:

@@ -113,8 +113,9 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
             status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods),
             settings.status_address,
         )
-        address = settings.webhook_address
-        hook = await wiring.webhook.listen(address.host, address.port, certificate.context)
+        hook = await wiring.webhook.listen(
+            settings.webhook_address.host, settings.webhook_address.port, certificate.context
+        )
         stack.push_async_callback(wiring.webhook.close, 0)
         wiring.listening = True
         shown = {"status": where, "webhook": str(Address(*hook))}
@@ -133,7 +134,6 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
 def _signals() -> asyncio.Event:
     """Return an event that is set by the first signal; the second one ends the process at once."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         if stop.is_set():
@@ -141,7 +141,7 @@ def _signals() -> asyncio.Event:
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     return stop
 
 

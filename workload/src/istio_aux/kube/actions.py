@@ -325,17 +325,21 @@ async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
 async def allowed(client: Client, right: Right) -> bool:
     """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
-    attributes = {
-        "verb": right.verb,
-        "group": right.group,
-        "resource": resource,
-        "subresource": subresource,
-        "namespace": right.namespace,
-        "name": right.name,
-    }
     api = "authorization.k8s.io/v1"
-    kind = "SelfSubjectAccessReview"
-    review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
+    review = {
+        "apiVersion": api,
+        "kind": "SelfSubjectAccessReview",
+        "spec": {
+            "resourceAttributes": {
+                "verb": right.verb,
+                "group": right.group,
+                "resource": resource,
+                "subresource": subresource,
+                "namespace": right.namespace,
+                "name": right.name,
+            }
+        },
+    }
     body = await client.post(
         collection(api, "selfsubjectaccessreviews"), msgspec.json.encode(review)
     )

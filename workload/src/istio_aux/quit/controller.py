@@ -360,12 +360,18 @@ class QuitController:
     ) -> AttemptResult:
         """Tell a container to exit, if ``still`` says so. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.way)
-        client = self._client
-        pod = state.key
-        deadline = self._scope.limits.deadline
         if what.way is Way.PORT_FORWARD:
-            return await forward(client, pod, what.port, what.request, deadline, still=still)
-        return await execute(client, pod, what.command, deadline, still=still)
+            return await forward(
+                self._client,
+                state.key,
+                what.port,
+                what.request,
+                self._scope.limits.deadline,
+                still=still,
+            )
+        return await execute(
+            self._client, state.key, what.command, self._scope.limits.deadline, still=still
+        )
 
     async def _delete(self, state: PodState, task: Task, version: str) -> Action:
         """Delete a pod that lost its proxy as it was read."""

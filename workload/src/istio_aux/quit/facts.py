@@ -109,12 +109,13 @@ class PodFacts:
         as one that waits. So is a proxy that is ready, while the image of the payload is pulled.
         """
         pod = self.pod
-        states = self.pod.states
         if pod.status.phase != "Pending" or not pod.has_sidecar or pod.restart_policy == "Always":
             return None
         first, *others = pod.containers
         waits = first.name == PROXY and all(self._is_new(each.name) for each in others)
-        made = not self.initializing and all(each.name in states for each in pod.init_containers)
+        made = not self.initializing and all(
+            each.name in pod.states for each in pod.init_containers
+        )
         starts = self.state(PROXY).running or self._is_new(PROXY)
         return first.holds if waits and made and starts else None
 
@@ -131,8 +132,7 @@ class PodFacts:
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
         after = self.overrides.after
-        problems = self.overrides.problems
-        if after and all(problem.annotation != QUIT_AFTER for problem in problems):
+        if after and all(problem.annotation != QUIT_AFTER for problem in self.overrides.problems):
             return None if name in after else f"not named by annotation {QUIT_AFTER}"
         rule = self._rules.get(name)
         if rule is None or rule.how is not How.IGNORE:
@@ -144,8 +144,9 @@ class PodFacts:
     @cached_property
     def unfinished(self) -> Mapping[str, str]:
         """Payload containers that may still run, each with the reason."""
-        verdicts = self.containers.items()
-        return {n: v.why for n, v in verdicts if v.role == "payload" and not v.finished}
+        return {
+            n: v.why for n, v in self.containers.items() if v.role == "payload" and not v.finished
+        }
 
     @cached_property
     def finished_payload(self) -> list[str]:
@@ -155,8 +156,7 @@ class PodFacts:
     @cached_property
     def outlasting(self) -> list[str]:
         """Ignored containers that run on after the proxy: they keep the pod, without network."""
-        verdicts = self.containers.items()
-        left = [n for n, v in verdicts if v.role == "ignored" and not v.finished]
+        left = [n for n, v in self.containers.items() if v.role == "ignored" and not v.finished]
         return [name for name in left if name not in ENDS_LAST]
 
     @property
@@ -217,8 +217,9 @@ class PodFacts:
     @cached_property
     def exits(self) -> Mapping[str, Terminated]:
         """How each container exited that is terminated, without init containers."""
-        exits = self.pod.exits
-        return {c.name: exits[c.name] for c in self.pod.containers if c.name in exits}
+        return {
+            c.name: self.pod.exits[c.name] for c in self.pod.containers if c.name in self.pod.exits
+        }
 
     @property
     def created(self) -> datetime | None:

@@ -105,10 +105,9 @@ class QuitRecorder(Recorder):
         """There is a new decision on the pod; ``dry``: it will not be acted on."""
         levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
         action = state.decision.action
-        reason = state.decision.reason
         level = levels.get(action, logging.INFO)
         action = "would quit" if dry and action == "quit" else action
-        self._log_pod(level, "decision", state.key, action=action, reason=reason)
+        self._log_pod(level, "decision", state.key, action=action, reason=state.decision.reason)
 
     def held(self, state: PodState, why: str) -> None:
         """Admission has held the pod, and its proxy is not native."""
@@ -166,25 +165,29 @@ class QuitRecorder(Recorder):
                 self.lost(state)
             case QuitOutcome.DELETED:
                 self._dead_proxies.labels("deleted").inc()
-                level = logging.WARNING
-                self._log_pod(level, "dead-proxy-pod-deleted", state.key, reason=end.reason)
+                self._log_pod(
+                    logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=end.reason
+                )
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
                 decision = state.decision
                 by = ", ".join(state.decision.blocked_by)
-                code = decision.code
                 if decision.stage in {"unstarted", "held"}:
-                    told = self._event_once(state, "Warning", "PodNotStarted", end.reason, code)
+                    told = self._event_once(
+                        state, "Warning", "PodNotStarted", end.reason, decision.code
+                    )
                 elif decision.action == "wait" and PROXY not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
                         how = "NAME=ignore, names those that do not keep it"
                         note += f"; annotation {SIDECARS}, {how}"
-                    told = self._event_once(state, "Normal", "ProxyQuitBlocked", note, code)
+                    told = self._event_once(
+                        state, "Normal", "ProxyQuitBlocked", note, decision.code
+                    )
                 else:
                     note = f"the pod is kept by {by}: {end.reason}"
-                    told = self._event_once(state, "Normal", "PodHeld", note, code)
+                    told = self._event_once(state, "Normal", "PodHeld", note, decision.code)
                 if told:
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:

@@ -135,7 +135,6 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
     every payload container was finished; None: the clock of the pod's node must do.
     """
-    policy = facts.policy
     late = _not_restarted(facts, now)
     if not_begun := _unstarted(facts) or _held(facts):
         return not_begun
@@ -145,7 +144,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
             reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
         return _coded(Ignore(reason=reason, blocked_by=tuple(holders), stage=stage), facts, late)
     if reason := next(_lost_proxy(facts), None):
-        delete = policy.dead_proxy is DeadProxy.DELETE
+        delete = facts.policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason = f"{reason}; not deleted: {obstacle}"
             delete = False
@@ -241,15 +240,14 @@ def loses_network(facts: PodFacts) -> str:
 
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
     """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
-    action = decision.action
     reason = decision.reason
     if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
         return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
     if isinstance(decision, Report) and decision.delete:
         deleted = mode is QuitMode.ENABLED
         how = "the pod is deleted" if deleted else "quit: dry-run: the pod is not deleted"
-        return action, f"{reason}; dead-proxy: delete: {how}"
-    return action, reason
+        return decision.action, f"{reason}; dead-proxy: delete: {how}"
+    return decision.action, reason
 
 
 def ways_to(status_port: int) -> tuple[Way, ...]:
@@ -265,18 +263,17 @@ def ways_to(status_port: int) -> tuple[Way, ...]:
 
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
-    pod = facts.pod
     phase = facts.pod.status.phase
     if facts.gone_by:
         yield _deleted(facts)
     if phase in {"Succeeded", "Failed"}:
         yield f"the pod is finished: phase {phase}"
-    if pod.has_native_proxy:
+    if facts.pod.has_native_proxy:
         if not facts.sidecars:
             yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
     elif PROXY not in facts.containers:
         yield f"the pod has no container {PROXY}"
-    if pod.restart_policy == "Always":
+    if facts.pod.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
     if facts.overrides.opt_out:
         yield facts.overrides.opt_out
@@ -384,9 +381,8 @@ def _still_needed(facts: PodFacts) -> Iterator[str]:
 def _stays(facts: PodFacts) -> Iterator[str]:
     """Reasons why the container that is next cannot be made to exit."""
     target = facts.target
-    pod = facts.pod
-    container = next((each for each in pod.containers if each.name == target), None)
-    again, rule = should_restart(container, pod.spec, 0) if container else (False, "")
+    container = next((each for each in facts.pod.containers if each.name == target), None)
+    again, rule = should_restart(container, facts.pod.spec, 0) if container else (False, "")
     if again:
         yield f"{target} is started again after it exits with 0 ({rule})"
     if not facts.state(target).running:

@@ -177,8 +177,7 @@ class PodState:
         return self.settled
 
     def _is_newest(self, decision: rules.Action) -> bool:
-        newest = self.decision
-        return (decision.action, decision.reason) == (newest.action, newest.reason)
+        return (decision.action, decision.reason) == (self.decision.action, self.decision.reason)
 
     def left_out(self, scope: QuitScope) -> str | None:
         """Why no process acts on it; see `QuitScope.left_out`."""

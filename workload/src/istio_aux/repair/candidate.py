@@ -88,9 +88,10 @@ class Candidate(Struct, frozen=True):
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:
         """Read of a pod what counts beside others of its controller, and not its containers."""
-        meta = pod.metadata
         owner = owners.controller(pod.metadata)
-        return cls(key=meta.key, owner=owner, deleting=meta.deletion_timestamp is not None)
+        return cls(
+            key=pod.metadata.key, owner=owner, deleting=pod.metadata.deletion_timestamp is not None
+        )
 
     @property
     def ended(self) -> bool:

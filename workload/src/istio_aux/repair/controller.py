@@ -158,8 +158,10 @@ class RepairController:
         """
         if self._leading or lost:
             known = self.replaced
-            others = self._recalled.replaced
-            replaced = {**others, **{k: v for k, v in replaced.items() if k not in known}}
+            replaced = {
+                **self._recalled.replaced,
+                **{k: v for k, v in replaced.items() if k not in known},
+            }
         self._recalled.update(failed, replaced)
 
     @property

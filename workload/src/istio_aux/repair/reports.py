@@ -79,13 +79,15 @@ def _status(
     labels = store.namespaces.get(asking.namespace, {})
     new = Wish(namespace=asking.namespace, labels={LABEL: asking.name}, around=labels)
     expectation = store.expect(new.admitted(store.applications))
-    configuration = expectation.configuration
     live = expectation.expected
     why = expectation.reason
     if live:
-        live = store.control_planes.live(configuration)
-        injectors = store.control_planes.injectors
-        whys = (each.why for each in injectors if each.configuration == configuration)
+        live = store.control_planes.live(expectation.configuration)
+        whys = (
+            each.why
+            for each in store.control_planes.injectors
+            if each.configuration == expectation.configuration
+        )
         why = next(whys, "its injector is not among those that are watched")
     meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
     return ApplicationMesh(
@@ -118,7 +120,6 @@ def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unm
 
 
 def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
-    key = pod.key
     owner = pod.owner
     reason = pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
@@ -126,8 +127,8 @@ def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
     since = datetime.fromtimestamp(read.created, UTC)
     found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
     return Unmeshed(
-        key.namespace,
-        key.name,
+        pod.key.namespace,
+        pod.key.name,
         str(read.owner or ""),
         reason,
         since,
