@@ -232,8 +232,9 @@ def delete(
     """Delete the application's objects of a kind but those in `keep`; tell whether it had any."""
     # By the name of the kind: lightkube may have several classes of a kind.
     kept = {_name(each) for each in keep if each.kind == kind.__name__}
-    found = owned(client, kind, labels, model) or ()
-    strays = [each.name for each in found if each.name not in kept]
+    strays = [
+        each.name for each in owned(client, kind, labels, model) or () if each.name not in kept
+    ]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)

@@ -101,11 +101,10 @@ def publish(charm: ops.CharmBase) -> None:
     metadata = json.dumps(topology | {"charm_name": name})
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in metrics:
-        rules = json.dumps(alert_rules(topology, name))
         shared = {
             "scrape_jobs": json.dumps([targets]),
             "scrape_metadata": metadata,
-            "alert_rules": rules,
+            "alert_rules": json.dumps(alert_rules(topology, name)),
         }
         write(relation, charm.app, shared)
     for relation in active(charm.model, DASHBOARD):

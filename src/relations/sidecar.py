@@ -74,8 +74,10 @@ class Requester:
 
 def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
     """Return what all relations ask for; requests from other models are to `verify`."""
-    asked = SidecarProvider(charm, ENDPOINT).requests()
-    return tuple(_requester(charm.model, each, namespace) for each in asked)
+    return tuple(
+        _requester(charm.model, each, namespace)
+        for each in SidecarProvider(charm, ENDPOINT).requests()
+    )
 
 
 def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:

@@ -165,8 +165,9 @@ async def served(client: Client, api: str) -> dict[str, str]:
     """Return the plural name of each kind in an API; empty if the API is not served."""
     group = await read(client, _api_path(api), _ServedList)
     # A subresource has a slash in its name.
-    resources = (group and group.resources) or ()
-    return {each.kind: each.name for each in resources if "/" not in each.name}
+    return {
+        each.kind: each.name for each in (group and group.resources) or () if "/" not in each.name
+    }
 
 
 # One answer for all groups; from Kubernetes 1.27 on (KEP-3352).
@@ -182,8 +183,7 @@ async def served_types(client: Client) -> list[ServedType]:
     """Return all types that are served; of two with a name in common, the preferred one first."""
     types = list[ServedType]()
     for path in ("/api", "/apis"):
-        answer = decoded(await client.get(path, accept=_GROUPS), _Discovery)
-        for of in answer.items or ():
+        for of in decoded(await client.get(path, accept=_GROUPS), _Discovery).items or ():
             types += _types(of)
     return types
 
@@ -212,8 +212,10 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
 
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
     """Read the data of a ConfigMap; `ApiError` 404 if it does not exist."""
-    body = await client.get(object_path("v1", "configmaps", namespace, name))
-    return decoded(body, _ConfigMap).data or {}
+    return (
+        decoded(await client.get(object_path("v1", "configmaps", namespace, name)), _ConfigMap).data
+        or {}
+    )
 
 
 async def pages(

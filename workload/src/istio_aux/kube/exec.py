@@ -118,11 +118,10 @@ async def execute(
     """
     params = [("container", PROXY), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
-    channels = ExecChannels()
     return await stream(
         client,
         actions.pod_path(pod.namespace, pod.name, "exec"),
-        channels,
+        ExecChannels(),
         deadline,
         params=params,
         protocols=PROTOCOLS,

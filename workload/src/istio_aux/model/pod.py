@@ -430,8 +430,11 @@ def _without_nulls(value: object, levels: int = 64) -> object:
     if not levels:
         return None
     if isinstance(value, dict):
-        items = cast("dict[Any, object]", value).items()
-        return {key: _without_nulls(item, levels - 1) for key, item in items if item is not None}
+        return {
+            key: _without_nulls(item, levels - 1)
+            for key, item in cast("dict[Any, object]", value).items()
+            if item is not None
+        }
     if isinstance(value, list):
         return [_without_nulls(item, levels - 1) for item in cast("list[object]", value)]
     return value

@@ -117,8 +117,7 @@ class Selector(msgspec.Struct, frozen=True):
 
 def with_labels(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """The labels after the changes of `Selector.missing`."""
-    changed = {**labels, **changes}
-    return {key: value for key, value in changed.items() if value is not None}
+    return {key: value for key, value in {**labels, **changes}.items() if value is not None}
 
 
 # Of namespaces. For every new pod the API server goes through a webhook and a binding of each.
@@ -174,8 +173,10 @@ class LabelSelector(Struct, frozen=True):
 
 def convert(selector: LabelSelector) -> Selector:
     """Convert the API's object (apimachinery LabelSelectorAsSelector); see `Requirement`."""
-    labels = (selector.match_labels or {}).items()
-    named = [Requirement(key, Operator.IN, (value,)) for key, value in labels]
+    named = [
+        Requirement(key, Operator.IN, (value,))
+        for key, value in (selector.match_labels or {}).items()
+    ]
     others = [
         Requirement(it.key, _operator(it), tuple(sorted({*(it.values or ())})))
         for it in selector.match_expressions or ()

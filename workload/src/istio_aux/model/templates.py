@@ -188,8 +188,12 @@ def _step(workflow: Map, template: Map) -> Map | None:
     if not kinds:
         return None
     if kinds == ["containerSet"]:
-        listed = _map(template, "containerSet").get("containers")
-        containers = [item for _, item in _items(listed, "containerSet.containers")]
+        containers = [
+            item
+            for _, item in _items(
+                _map(template, "containerSet").get("containers"), "containerSet.containers"
+            )
+        ]
     else:
         containers = [{**_map(template, kinds[0]), "name": "main"}]
     common = _map(workflow, "podMetadata")

@@ -200,9 +200,11 @@ def lasting(decision: Action) -> str:
 def _unstarted(facts: PodFacts) -> Wait | None:
     """Wait, where a container keeps the payload from starting."""
     if holders := _keeps_from_starting(facts):
-        reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
         return Wait(
-            reason=reason, blocked_by=tuple(holders), stage="unstarted", code=Code.NOT_STARTED
+            reason=f"the payload has not started: {_listed(holders)}{_too_early(facts)}",
+            blocked_by=tuple(holders),
+            stage="unstarted",
+            code=Code.NOT_STARTED,
         )
     return None
 

@@ -63,9 +63,11 @@ class QuitScope(msgspec.Struct, kw_only=True):
 
         ``chosen``: the option pod-selector matches its labels.
         """
-        covered = self.applications.covers(namespace, application)
         why = self.options.left_out(
-            namespace, selected=namespace in self.namespaces, chosen=chosen, covered=covered
+            namespace,
+            selected=namespace in self.namespaces,
+            chosen=chosen,
+            covered=self.applications.covers(namespace, application),
         )
         return "quit: disabled" if not why and self.mode is QuitMode.DISABLED else why
 

@@ -50,8 +50,11 @@ class Candidate(Struct, frozen=True):
         meta = pod.metadata
         wish = Wish.of(pod)
         if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
-            api = shared(owner.api_version)
-            owner = alike(structs.replace(owner, api_version=api, kind=shared(owner.kind)))
+            owner = alike(
+                structs.replace(
+                    owner, api_version=shared(owner.api_version), kind=shared(owner.kind)
+                )
+            )
         created = meta.creation_timestamp
         ends = meta.deletion_timestamp
         conditions = pod.status.conditions or ()
@@ -88,9 +91,10 @@ class Candidate(Struct, frozen=True):
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:
         """Read of a pod what counts beside others of its controller, and not its containers."""
-        owner = owners.controller(pod.metadata)
         return cls(
-            key=pod.metadata.key, owner=owner, deleting=pod.metadata.deletion_timestamp is not None
+            key=pod.metadata.key,
+            owner=owners.controller(pod.metadata),
+            deleting=pod.metadata.deletion_timestamp is not None,
         )
 
     @property

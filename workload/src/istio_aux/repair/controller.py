@@ -185,8 +185,7 @@ class RepairController:
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        missing = self.store.find(Sidecar.MISSING)
-        return whole(oldest(pod for pod in missing if pod.replica.restart))
+        return whole(oldest(pod for pod in self.store.find(Sidecar.MISSING) if pod.replica.restart))
 
     def unmeshed(self, limit: int | None = None) -> Work[list[Unmeshed]]:
         """The pods that should have a sidecar and have none, the oldest first."""
@@ -491,5 +490,6 @@ def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
     try:
         yield
     except KubeError as error:
-        why = f"{unknown}: {error}"
-        raise NotRestartedError(why, retry_after(error), changed=changed) from error
+        raise NotRestartedError(
+            f"{unknown}: {error}", retry_after(error), changed=changed
+        ) from error

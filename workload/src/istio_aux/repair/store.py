@@ -297,8 +297,9 @@ class PodStore:
         for name, pods in self._by_namespace.items():
             every = name in selected
             named = partial(self.applications.covers, name)
-            have = (pod for pod in pods.values() if pod.has_sidecar)
-            found[name] = sum(every or named(pod.application) for pod in have)
+            found[name] = sum(
+                every or named(pod.application) for pod in pods.values() if pod.has_sidecar
+            )
         return +found
 
     def invalidate(self, namespace: str | None = None) -> None:
