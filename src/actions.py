@@ -312,8 +312,9 @@ def _sidecars(found: Sidecars | None) -> Finding:
         )
     named = [f"{name} {pods}" for name, pods in found.most.items()]
     named += [""] * (found.namespaces - len(named))
-    where = f": {listed(named, most=_NAMED)}" if named else ""
-    return Finding("sidecars", "ok", found.text() + where)
+    return Finding(
+        "sidecars", "ok", found.text() + (f": {listed(named, most=_NAMED)}" if named else "")
+    )
 
 
 def _listed(page: PodPage) -> Results:

@@ -251,8 +251,11 @@ class OwnAuthority:
         # A backend that is away for another reason does not take another secret either, and the
         # hook would fail at its end.
         since = (self._lost_since or now) if self._lost else None
-        lost = since.isoformat(timespec="seconds") if since else ""
-        note(self._model, self._model.app, {_LOST_SINCE: lost})
+        note(
+            self._model,
+            self._model.app,
+            {_LOST_SINCE: since.isoformat(timespec="seconds") if since else ""},
+        )
         if self.present:
             due = life_left(self.present.certificate, now) <= _RENEWED
         else:

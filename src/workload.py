@@ -71,14 +71,18 @@ def settings(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def kubeconfig(server: str, authority: str) -> dict[str, Any]:
     """Return how the workload reaches the API server, as a mapping."""
-    cluster = {
-        "server": server,
-        "certificate-authority-data": base64.b64encode(authority.encode()).decode(),
-    }
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "cluster", "cluster": cluster}],
+        "clusters": [
+            {
+                "name": "cluster",
+                "cluster": {
+                    "server": server,
+                    "certificate-authority-data": base64.b64encode(authority.encode()).decode(),
+                },
+            }
+        ],
         # The workload reads the token's file for each request.
         "users": [{"name": "workload", "user": {"tokenFile": TOKEN}}],
         "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "workload"}}],

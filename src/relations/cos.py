@@ -101,12 +101,15 @@ def publish(charm: ops.CharmBase) -> None:
     metadata = json.dumps(topology | {"charm_name": name})
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in metrics:
-        shared = {
-            "scrape_jobs": json.dumps([targets]),
-            "scrape_metadata": metadata,
-            "alert_rules": json.dumps(alert_rules(topology, name)),
-        }
-        write(relation, charm.app, shared)
+        write(
+            relation,
+            charm.app,
+            {
+                "scrape_jobs": json.dumps([targets]),
+                "scrape_metadata": metadata,
+                "alert_rules": json.dumps(alert_rules(topology, name)),
+            },
+        )
     for relation in active(charm.model, DASHBOARD):
         write(relation, charm.app, {"dashboards": _dashboards(topology, name)})
     for relation in active(charm.model, LOGGING):

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import yaml
-from msgspec import structs
 
 from istio_aux.model import applications, selectors, sidecars
 from istio_aux.model.applications import Application, Applications, PodOptions
@@ -86,7 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ``pod_selector`` is left out: the webhook's own selectors apply it, and not to pods of
         `applications`.
         """
-        return structs.replace(
+        return msgspec.structs.replace(
             self.start_policy,
             inject=self.inject_selector,
             sidecars=self.quit_policy.sidecars,
@@ -356,7 +355,9 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
     skips = document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():
         if name not in known and skips:
-            settings = structs.replace(settings, skipped=(*settings.skipped, one_line(str(name))))
+            settings = msgspec.structs.replace(
+                settings, skipped=(*settings.skipped, one_line(str(name)))
+            )
             continue
         if name not in known:
             why = f"unknown key: expected one of: {', '.join(known)}"
@@ -371,7 +372,7 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
 def _changed(struct: Any, path: list[str], value: object) -> Any:
     name, *rest = path
     new = _changed(getattr(struct, name), rest, value) if rest else value
-    return structs.replace(struct, **{name: new})
+    return msgspec.structs.replace(struct, **{name: new})
 
 
 def _field(name: str) -> list[str]:

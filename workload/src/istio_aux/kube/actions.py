@@ -40,8 +40,6 @@ LONGEST_PAGE = 4 << 20  # Bytes of several objects: decoded, they may need ten t
 # complete before its snapshot expires: etcd is compacted every 5 minutes.
 LISTS = 3
 
-# An API server that does not know a field refuses the patch, rather than drop the field.
-
 
 class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
@@ -300,23 +298,31 @@ async def evict(client: Client, pod: Key, resource_version: str) -> None:
     `ApiError` 409: it has another UID or version. 429: a PodDisruptionBudget does not allow it now.
     403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
     """
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"namespace": pod.namespace, "name": pod.name},
-        "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
-    }
-    await client.post(pod_path(pod.namespace, pod.name, "eviction"), msgspec.json.encode(body))
+    await client.post(
+        pod_path(pod.namespace, pod.name, "eviction"),
+        msgspec.json.encode(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"namespace": pod.namespace, "name": pod.name},
+                "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
+            }
+        ),
+    )
 
 
 async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
     """Delete a pod, only in this version: `ApiError` 409 if it has another UID or version."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": _preconditions(pod, resource_version),
-    }
-    await client.delete(pod_path(pod.namespace, pod.name), msgspec.json.encode(body))
+    await client.delete(
+        pod_path(pod.namespace, pod.name),
+        msgspec.json.encode(
+            {
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "preconditions": _preconditions(pod, resource_version),
+            }
+        ),
+    )
 
 
 async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
@@ -328,22 +334,24 @@ async def allowed(client: Client, right: Right) -> bool:
     """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
     api = "authorization.k8s.io/v1"
-    review = {
-        "apiVersion": api,
-        "kind": "SelfSubjectAccessReview",
-        "spec": {
-            "resourceAttributes": {
-                "verb": right.verb,
-                "group": right.group,
-                "resource": resource,
-                "subresource": subresource,
-                "namespace": right.namespace,
-                "name": right.name,
-            }
-        },
-    }
     body = await client.post(
-        collection(api, "selfsubjectaccessreviews"), msgspec.json.encode(review)
+        collection(api, "selfsubjectaccessreviews"),
+        msgspec.json.encode(
+            {
+                "apiVersion": api,
+                "kind": "SelfSubjectAccessReview",
+                "spec": {
+                    "resourceAttributes": {
+                        "verb": right.verb,
+                        "group": right.group,
+                        "resource": resource,
+                        "subresource": subresource,
+                        "namespace": right.namespace,
+                        "name": right.name,
+                    }
+                },
+            }
+        ),
     )
     return decoded(body, _AccessReview).status.allowed
 

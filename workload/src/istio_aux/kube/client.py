@@ -188,7 +188,6 @@ class Client:
         params: Params,
         *,
         body: bytes | None = None,
-        kind: str = "application/json",
         accept: str = "",
         longest: int = LONGEST,
     ) -> bytes:
@@ -198,9 +197,7 @@ class Client:
         try:
             async with (
                 bound,
-                self._request(
-                    access, method, path, params, body=body, kind=kind, accept=accept
-                ) as response,
+                self._request(access, method, path, params, body=body, accept=accept) as response,
             ):
                 return await self._whole(response, longest)
         except TimeoutError as error:
@@ -217,11 +214,10 @@ class Client:
         params: Params,
         *,
         body: bytes | None = None,
-        kind: str = "application/json",
         accept: str = "",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        headers = {"Content-Type": kind} if body is not None else {}
+        headers = {"Content-Type": "application/json"} if body is not None else {}
         if accept:
             headers["Accept"] = accept
         with _errors(self._access):
@@ -308,11 +304,13 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     retry_after = _retry_after(response)
     try:
-        status = decoded(body, ApiStatus)
-        return status.error(code=response.status, retry_after=retry_after)
+        return decoded(body, ApiStatus).error(code=response.status, retry_after=retry_after)
     except UnreadableError:  # From a proxy: plain text or HTML.
-        text = one_line(body[:200].decode(errors="replace"))
-        return ApiError(response.status, text or "no message", retry_after=retry_after)
+        return ApiError(
+            response.status,
+            one_line(body[:200].decode(errors="replace")) or "no message",
+            retry_after=retry_after,
+        )
 
 
 def _authorization(access: Access) -> dict[str, str]:

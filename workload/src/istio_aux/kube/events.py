@@ -89,31 +89,32 @@ class Events:
             return
         now = self._now().date
         note = str(Remark(code, note)) if code else note
-        event = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {
-                "namespace": about.namespace,
-                "name": _name(
-                    about, f"{self._source} {reason}" if once else f"{now} {self._emitted}"
-                ),
-            },
-            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": EVENT_CONTROLLER,
-            "reportingInstance": self._instance,
-            "type": kind,
-            "reason": reason,
-            "action": action,
-            "note": printable(note[:NOTE]).encode()[:NOTE].decode(errors="ignore"),
-            "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": about.namespace,
-                "name": about.name,
-                "uid": about.uid,
-            },
-        }
-        body = msgspec.json.encode(event)
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "events.k8s.io/v1",
+                "kind": "Event",
+                "metadata": {
+                    "namespace": about.namespace,
+                    "name": _name(
+                        about, f"{self._source} {reason}" if once else f"{now} {self._emitted}"
+                    ),
+                },
+                "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                "reportingController": EVENT_CONTROLLER,
+                "reportingInstance": self._instance,
+                "type": kind,
+                "reason": reason,
+                "action": action,
+                "note": printable(note[:NOTE]).encode()[:NOTE].decode(errors="ignore"),
+                "regarding": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "namespace": about.namespace,
+                    "name": about.name,
+                    "uid": about.uid,
+                },
+            }
+        )
         if len(self._queue) >= WAITING:
             last, _, other, _ = self._queue.pop()
             self._last[other] = last - other[1]

@@ -171,8 +171,9 @@ class ForwardChannels(Channels):
             error = f"the answer is no HTTP: {answer[:60].decode(errors='replace')!r}"
         head = f"HTTP {status[1].decode()}" if status else "no answer"
         body = answer[end.end() :].decode(errors="replace") if end else ""
-        well = status is not None and status[1].startswith(b"2")
-        return AttemptResult(well, sent, answered(head, error or body))
+        return AttemptResult(
+            status is not None and status[1].startswith(b"2"), sent, answered(head, error or body)
+        )
 
 
 async def forward(
@@ -321,8 +322,9 @@ async def stream(
         busy = isinstance(error, ApiError) and (error.code == 429 or error.retry_after is not None)
         if busy or isinstance(error, NoConnectionError):
             raise
-        refused = isinstance(error, ApiError) and error.code < 500
-        return channels.result(str(error), sent=not refused)
+        return channels.result(
+            str(error), sent=not (isinstance(error, ApiError) and error.code < 500)
+        )
 
 
 async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> str:
@@ -335,8 +337,8 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
         elif message.type is not aiohttp.WSMsgType.TEXT:
             # 1006: the connection was cut.
             return f"closed without a status ({socket.close_code})"
-        frames = frames + 1
-        size = size + len(message.data)
+        frames += 1
+        size += len(message.data)
         if frames > FRAMES or size > BYTES:
             return f"closed after {frames} frames and {size} bytes without a result"
         if frames % AT_ONCE == 0:

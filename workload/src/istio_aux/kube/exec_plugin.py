@@ -93,8 +93,9 @@ class Plugin:
             raise AccessError(f'{where}: apiVersion: "{config.api_version}": expected {expected}')
         if not config.command:
             raise AccessError(f"{where}: command: expected the name of a program")
-        is_v1 = config.api_version == VERSIONS[0]
-        mode = config.interactive_mode or ("" if is_v1 else "IfAvailable")
+        mode = config.interactive_mode or (
+            "" if config.api_version == VERSIONS[0] else "IfAvailable"
+        )
         if mode not in {"Never", "IfAvailable", "Always"}:
             raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
         terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]

@@ -329,12 +329,14 @@ class Lease(Leadership):
     async def _write(self, record: LeaseRecord, text: str) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
         metadata = self._metadata if self._seen.exists else self._new
-        annotations = {**_annotations(metadata), ANNOTATION: text}
         body = msgspec.json.encode(
             {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {**metadata, "annotations": annotations},
+                "metadata": {
+                    **metadata,
+                    "annotations": {**_annotations(metadata), ANNOTATION: text},
+                },
                 "spec": record,
             }
         )

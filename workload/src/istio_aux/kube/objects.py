@@ -187,8 +187,9 @@ class PageReader(Generic[T]):
         if page is None:
             raise UnreadableError(f"an object {_TOO_LONG} is not known")
         version, more = _texts(page)
-        unreadable = Unreadable(_identity(beginning, page.end()).key, _TOO_LONG)
-        return Page(version, more, [], (unreadable,))
+        return Page(
+            version, more, [], (Unreadable(_identity(beginning, page.end()).key, _TOO_LONG),)
+        )
 
 
 class EventReader(Generic[T]):

@@ -192,7 +192,7 @@ class Watch(Generic[T]):
                     await asyncio.sleep(0)
             keys = [*map(key_of, page.items), *(each.key for each in page.unreadable)]
             gone.difference_update(keys)
-            listed = listed + len(keys)
+            listed += len(keys)
             named = named and all(key.uid for key in keys)
             page.items.clear()  # There need not be room for them beside the next page.
             # The objects of a list that fails again and again are no progress.

@@ -78,8 +78,7 @@ class _Key(Generic[T]):
             return None
         bad = f"{self.shown(source)}: expected {self.expected}"
         if len(text) > self.longest:
-            why = f"it has {len(text)} characters, not at most {self.longest}"
-            raise BadValueError(f"{bad}; {why}")
+            raise BadValueError(f"{bad}; it has {len(text)} characters, not at most {self.longest}")
         try:
             return self._read(text)
         except (ValueError, LookupError) as error:

@@ -207,8 +207,10 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     @property
     def absent(self) -> bool:
         """Whether no injector is there, which may be on purpose."""
-        gone = {State.ABSENT, State.DEACTIVATED}
-        return bool(self.injectors) and {each.state for each in self.injectors} <= gone
+        return bool(self.injectors) and {each.state for each in self.injectors} <= {
+            State.ABSENT,
+            State.DEACTIVATED,
+        }
 
     @property
     def ambient(self) -> bool:

@@ -62,8 +62,7 @@ class Observation(msgspec.Struct, frozen=True):
         """Add what was read now. The same record again does not extend its holder's time."""
         if record is None:
             return Observation(self.record, self.since, exists=False)
-        since = self.since if record == self.record else now
-        return Observation(record, since, exists=True)
+        return Observation(record, self.since if record == self.record else now, exists=True)
 
     @property
     def holder(self) -> str:
@@ -160,8 +159,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
         newest = sorted(failed, key=lambda item: (item[1], item[0]), reverse=True)[:FAILED]
         known = sorted(self.injectors.items())[:INJECTORS]
         replaced = [(key, pod) for key, pod in self.replaced.items() if len(key) <= OWNER]
-        left = Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
-        return msgspec.json.encode(left).decode()
+        return msgspec.json.encode(
+            Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
+        ).decode()
 
 
 _decoder = msgspec.json.Decoder(Checkpoint)

@@ -47,8 +47,11 @@ def failure(pod: Pod) -> FailedPod | None:
     What is ended by force has containers that exit with anything: such a pod has a reason, or is
     being deleted (k8s@1.36 pkg/kubelet eviction_manager.go, active_deadline.go, preemption.go).
     """
-    forced = pod.status.reason or pod.metadata.deletion_timestamp is not None
-    if forced or pod.restart_policy == "Always":
+    if (
+        pod.status.reason
+        or pod.metadata.deletion_timestamp is not None
+        or pod.restart_policy == "Always"
+    ):
         return None
     if pod.status.phase in {"Pending", "Running"}:
         return next(_ends_proxy(pod), None)
@@ -87,8 +90,11 @@ def _failed(pod: Pod) -> Iterator[FailedPod]:
     if [each.name for each in failed] == [PROXY] and PROXY in exits and len(pod.containers) > 1:
         why = f"every other container exited with 0, but {PROXY} {finished(failed[0], pod).why}"
         again = f", and {owner} counts a failure" if owner else ""
-        fix = f"`{START}: native`: the exit code of a native proxy does not fail a pod"
-        yield FailedPod(Code.PROXY_FAILED, f"{why}: the pod has failed{again}", _held(pod) or fix)
+        yield FailedPod(
+            Code.PROXY_FAILED,
+            f"{why}: the pod has failed{again}",
+            _held(pod) or f"`{START}: native`: the exit code of a native proxy does not fail a pod",
+        )
 
 
 def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
@@ -179,8 +185,12 @@ def of_job(job: Job, api: JobApi | None) -> str:
     if found := next((conditions[name] for name in _NO_PODS if name in conditions), None):
         at = zoned(found.last_transition_time)
         when = f" since {in_utc(at):%Y-%m-%d %H:%M}Z" if at else ""
-        why = ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message)))
-        said.append(one_line(why, LONGEST))
+        said.append(
+            one_line(
+                ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message))),
+                LONGEST,
+            )
+        )
     elif job.run_policy.suspend:
         said.append("it is suspended")
     manager = job.run_policy.managed_by

@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Present, Struct
@@ -80,7 +79,7 @@ def packed(value: object) -> bytes:
 def brief(decision: D) -> D:
     """A decision with a reason of less than a kilobyte, whatever characters it has."""
     longest = _REASON if decision.reason.isascii() else _REASON // 4
-    return structs.replace(decision, reason=shortened(decision.reason, longest))
+    return msgspec.structs.replace(decision, reason=shortened(decision.reason, longest))
 
 
 def labels(namespace: Namespace) -> Mapping[str, str]:
@@ -98,9 +97,9 @@ def configuration(found: Configuration) -> Configuration:
     bundles = [it.client_config.ca_bundle for it in ours]
     same = {bundle: bundle for bundle in bundles}
     webhooks = tuple(
-        structs.replace(
+        msgspec.structs.replace(
             it,
-            client_config=structs.replace(it.client_config, ca_bundle=same[bundle]),
+            client_config=msgspec.structs.replace(it.client_config, ca_bundle=same[bundle]),
             rules=_CREATES if it.creates_pods else None,
             match_conditions=({},) if it.match_conditions else None,
         )

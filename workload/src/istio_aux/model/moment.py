@@ -59,7 +59,8 @@ def token_life(token: str | None) -> TokenLife | None:
     """Read the life of a JSON Web Token, without verifying it; None if the token does not say."""
     try:
         claims = (token or "").split(".")[1]
-        text = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
-        return msgspec.json.decode(text, type=TokenLife)
+        return msgspec.json.decode(
+            base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)), type=TokenLife
+        )
     except (IndexError, *UNDECODABLE):
         return None

@@ -101,8 +101,13 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
                     "namespace": metadata.get("namespace"),
                 },
             }
-            spec = msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)
-            yield PodTemplate(pod, template, is_argo, JobCounts.of(spec), unread)
+            yield PodTemplate(
+                pod,
+                template,
+                is_argo,
+                JobCounts.of(msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)),
+                unread,
+            )
             unread = ()
 
 

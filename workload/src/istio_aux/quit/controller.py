@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from istio_aux.kube import actions
-from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Check, Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
@@ -303,11 +302,13 @@ class QuitController:
             async def still() -> bool:
                 """Whether that is to be sent now: what was read is read again once it is old."""
                 nonlocal newest, until
-                for _ in range(READS):
+                for _ in range(actions.READS):
                     if self._clock().monotonic <= until or newest != action:
                         return newest == action
                     newest, until = await self._found(state, task)
-                raise LateError(f"nothing was sent: the pod cannot be read within {FRESH:g} s")
+                raise LateError(
+                    f"nothing was sent: the pod cannot be read within {actions.FRESH:g} s"
+                )
 
             slot.give_back_after(self._scope.limits.slot, self._scope.limits.deadline)
             try:
@@ -320,7 +321,7 @@ class QuitController:
 
     async def _found(self, state: PodState, task: Task) -> tuple[Action, float]:
         """What follows from the pod as it is now, and until when, by the monotonic clock."""
-        until = self._clock().monotonic + FRESH
+        until = self._clock().monotonic + actions.FRESH
         action = task.looked(await self._read(state.key), self._scope, self._clock())
         self._record(state)
         if isinstance(action, Ask):

@@ -156,8 +156,11 @@ class PodFacts:
     @cached_property
     def outlasting(self) -> list[str]:
         """Ignored containers that run on after the proxy: they keep the pod, without network."""
-        left = [n for n, v in self.containers.items() if v.role == "ignored" and not v.finished]
-        return [name for name in left if name not in ENDS_LAST]
+        return [
+            name
+            for name, verdict in self.containers.items()
+            if verdict.role == "ignored" and not verdict.finished and name not in ENDS_LAST
+        ]
 
     @property
     def proxy_finished(self) -> bool:

@@ -34,15 +34,15 @@ class QuitRecorder(Recorder):
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
-        counter = telemetry.counter
-        gauge = telemetry.gauge
-        self._quits = counter(
+        self._quits = telemetry.counter(
             "quits",
             "Quits that ended, by outcome and by the way tried last.",
             outcome=QUIT_OUTCOMES,
             way=(NO_WAY, *Way),
         )
-        self._attempts = counter("quit_attempts", "Attempts to make a proxy exit, by way.", way=Way)
+        self._attempts = telemetry.counter(
+            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Way
+        )
         self._exit_to_exit = telemetry.histogram(
             "payload_exit_to_proxy_exit_seconds",
             "From the last payload container's exit to the proxy's.",
@@ -59,36 +59,40 @@ class QuitRecorder(Recorder):
             900,
             3600,
         )
-        self._kept_seconds = counter(
+        self._kept_seconds = telemetry.counter(
             "kept_resource_seconds",
             "Requests of freed pods, times the seconds that they waited.",
             resource=RESOURCES,
         )
-        self._dead_proxies = counter(
+        self._dead_proxies = telemetry.counter(
             "dead_proxies",
             "Pods whose proxy ended first, by what was done.",
             action=("reported", "deleted", "delete-failed"),
         )
-        self._kept = gauge(
+        self._kept = telemetry.gauge(
             "kept_resources",
             "What stuck, blocked and unstarted pods request, by what keeps them.",
             by=KEEPERS,
             resource=RESOURCES,
         )
-        self.watched = gauge("watched_pods", "Pods whose proxy may have to quit.")
+        self.watched = telemetry.gauge("watched_pods", "Pods whose proxy may have to quit.")
         self._troubles: dict[Counted, Gauge] = {
-            "stuck": gauge("stuck_pods", "Pods whose proxy runs on after several attempts."),
-            "blocked": gauge(
+            "stuck": telemetry.gauge(
+                "stuck_pods", "Pods whose proxy runs on after several attempts."
+            ),
+            "blocked": telemetry.gauge(
                 "blocked_pods", "Pods with finished payload containers that others keep running."
             ),
-            "unstarted": gauge(
+            "unstarted": telemetry.gauge(
                 "unstarted_pods", "Pods whose payload another container keeps from starting."
             ),
-            "held": gauge("held_pods", "Pods whose payload is held, as their proxy is not ready."),
-            "lost": gauge(
+            "held": telemetry.gauge(
+                "held_pods", "Pods whose payload is held, as their proxy is not ready."
+            ),
+            "lost": telemetry.gauge(
                 "lost_pods", "Pods whose proxy ended while a payload container may still run."
             ),
-            "would quit": gauge(
+            "would quit": telemetry.gauge(
                 "would_quit_pods", "Pods whose proxy would have been told to exit without dry-run."
             ),
         }

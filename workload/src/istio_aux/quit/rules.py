@@ -332,8 +332,7 @@ def _ended_by_payload(facts: PodFacts) -> str:
         return ""
     if not {*failed.outlived(facts.pod, ended.finished_at)} & {*facts.unfinished}:
         return ""
-    found = (it.text for it in ends_its_proxy(facts.pod) if it.code is Code.END_PROXY)
-    return next(found, "")
+    return next((it.text for it in ends_its_proxy(facts.pod) if it.code is Code.END_PROXY), "")
 
 
 def _lost_proxy(facts: PodFacts) -> Iterator[str]:

@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
@@ -119,7 +118,7 @@ class PodState:
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
         self.decision = alike(
-            structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
+            msgspec.structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
         )
         self.application = shared(application_of(pod.metadata))
         self.node = shared(pod.spec.node_name or "")

@@ -217,7 +217,7 @@ class Task:
 
     def answered(self, way: Way, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
-        self.attempts = self.attempts + 1
+        self.attempts += 1
         self.told = True
         self._well = answer.well
         # A way that is forbidden stays visible when the next one fails for another reason.
@@ -263,7 +263,7 @@ class Task:
             return End(QuitOutcome.SUPERSEDED, f"not known: {why}")
         self.told = False
         self.failure = why
-        self.failures = self.failures + counts
+        self.failures += counts
         return Retry(reading, pause) if due else self._leave(scope)
 
     def _leave(self, scope: QuitScope) -> Action:

@@ -19,7 +19,6 @@ from istio_aux.injector import probe_rules
 from istio_aux.injector.probe import read_agents
 from istio_aux.injector.rules import not_ready
 from istio_aux.kube import actions
-from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
@@ -266,8 +265,11 @@ class RepairController:
             owner.reported = False
         elif self._leading and not owner.reported:
             owner.reported = True
-            unmeshed = [pod for pod in owner.pods if pod.sidecar is Sidecar.MISSING]
-            shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
+            shows = [
+                pod.key
+                for pod in owner.pods
+                if pod.sidecar is Sidecar.MISSING and step.uid in {"", pod.key.uid}
+            ]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
 
     def _restore(self, owner: PodOwner) -> None:
@@ -447,7 +449,7 @@ class RepairController:
         selection = {**actions.NOT_TERMINAL, "labelSelector": common}
         path = actions.collection("v1", "pods", owner.namespace)
         clock = asyncio.get_running_loop().time
-        for _ in range(READS):
+        for _ in range(actions.READS):
             begun = clock()
             pods = await actions.list_kept(
                 self._client,
@@ -463,9 +465,9 @@ class RepairController:
                 if pod is None or Candidate.of(pod).ended:
                     how = "is gone" if pod is None else "has finished"
                     raise NotRestartedError(f"{key.name} of its controller {how}", changed=True)
-            if clock() <= begun + FRESH:
+            if clock() <= begun + actions.FRESH:
                 return
-        raise LateError(f"the pods of its controller cannot be read within {FRESH:g} s")
+        raise LateError(f"the pods of its controller cannot be read within {actions.FRESH:g} s")
 
     def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""

@@ -46,11 +46,10 @@ class RepairRecorder(Recorder):
         if lasts and pod not in self._announced:
             self._announced.add(pod)
             # A cluster may be full of such pods: Events about actions overtake these.
-            reason = "OutsideMesh" if code is Code.OUTSIDE else "NoSidecar"
             self._events.emit(
                 pod,
                 "Warning",
-                reason=reason,
+                reason="OutsideMesh" if code is Code.OUTSIDE else "NoSidecar",
                 action="Report",
                 note=why,
                 code=code,

@@ -83,12 +83,14 @@ def _status(
     why = expectation.reason
     if live:
         live = store.control_planes.live(expectation.configuration)
-        whys = (
-            each.why
-            for each in store.control_planes.injectors
-            if each.configuration == expectation.configuration
+        why = next(
+            (
+                each.why
+                for each in store.control_planes.injectors
+                if each.configuration == expectation.configuration
+            ),
+            "its injector is not among those that are watched",
         )
-        why = next(whys, "its injector is not among those that are watched")
     meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
     return ApplicationMesh(
         namespace=asking.namespace,
@@ -124,13 +126,12 @@ def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
     reason = pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
-    since = datetime.fromtimestamp(read.created, UTC)
     found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
     return Unmeshed(
         pod.key.namespace,
         pod.key.name,
         str(read.owner or ""),
         reason,
-        since,
+        datetime.fromtimestamp(read.created, UTC),
         found.code if found else "",
     )

@@ -39,7 +39,6 @@ from enum import StrEnum
 from itertools import pairwise
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.model.election import NEWEST, Replaced
 from istio_aux.model.moment import Moment
@@ -273,14 +272,16 @@ def started(
     replacing = Replacement(
         old, now.monotonic, known, frozenset(each.uid for each in pods if each.deleting), sent=sent
     )
-    return structs.replace(rollout, replacing=replacing)
+    return msgspec.structs.replace(rollout, replacing=replacing)
 
 
 def accepted(rollout: Rollout) -> Rollout:
     """The API server has accepted the eviction."""
     if rollout.replacing is None:
         return rollout
-    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, accepted=True))
+    return msgspec.structs.replace(
+        rollout, replacing=msgspec.structs.replace(rollout.replacing, accepted=True)
+    )
 
 
 def refused(
@@ -292,7 +293,7 @@ def refused(
     """
     # Bounded: a float has no 2 ** 1024.
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
-    return structs.replace(
+    return msgspec.structs.replace(
         rollout,
         replacing=None,
         refusals=rollout.refusals + 1,
@@ -321,14 +322,14 @@ def restored(
     """
     if isinstance(left, Failure):
         newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
-        return structs.replace(rollout, replacing=None, failure=newest)
+        return msgspec.structs.replace(rollout, replacing=None, failure=newest)
     own = rollout.replacing
     if own and own.old == left:  # Another leader may have sent what this one did not.
-        return structs.replace(
-            rollout, replacing=structs.replace(own, since=now.monotonic, sent=True)
+        return msgspec.structs.replace(
+            rollout, replacing=msgspec.structs.replace(own, since=now.monotonic, sent=True)
         )
     known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
-    return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
+    return msgspec.structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
 
 
 def observed(
@@ -344,7 +345,7 @@ def observed(
     """
     empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
     held = _held(rollout.held, pods, now, limits, gone)
-    rollout = structs.replace(rollout, held=held, empty=empty)
+    rollout = msgspec.structs.replace(rollout, held=held, empty=empty)
     if failure := rollout.failure:
         expired = now.monotonic >= failure.until
         helped = any(
@@ -357,7 +358,7 @@ def observed(
     replacing = rollout.replacing
     if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
         replacing = None  # Another client has deleted it before us.
-        rollout = structs.replace(rollout, replacing=None)
+        rollout = msgspec.structs.replace(rollout, replacing=None)
     return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
 
 
@@ -374,15 +375,17 @@ def _observe(
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
         if replacing.sent and not (there := {pod.uid for pod in pods}) <= replacing.known:
             # A watch shows changes in their order: these were made before the pod was deleted.
-            replacing = structs.replace(replacing, known=replacing.known | there)
-            rollout = structs.replace(rollout, replacing=replacing)
+            replacing = msgspec.structs.replace(replacing, known=replacing.known | there)
+            rollout = msgspec.structs.replace(rollout, replacing=replacing)
         if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
     begun = next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
     # A client that shortens the grace period afterwards may move the timestamp forward.
     deleted = replacing.deleted or begun
-    rollout = structs.replace(rollout, replacing=structs.replace(replacing, deleted=deleted))
+    rollout = msgspec.structs.replace(
+        rollout, replacing=msgspec.structs.replace(replacing, deleted=deleted)
+    )
     known = replacing.known | {old.uid}
     new = [
         pod
@@ -395,7 +398,7 @@ def _observe(
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
-            return structs.replace(
+            return msgspec.structs.replace(
                 idle,
                 failure=Failure(
                     f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either",
@@ -407,7 +410,7 @@ def _observe(
     if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
         return idle
     if not new and now.monotonic >= replacing.since + _unreplaced(rollout, limits):
-        return structs.replace(idle, unreplaced=rollout.unreplaced + 1)
+        return msgspec.structs.replace(idle, unreplaced=rollout.unreplaced + 1)
     return rollout
 
 

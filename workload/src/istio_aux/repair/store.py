@@ -16,7 +16,6 @@ from functools import partial
 from itertools import chain
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import UNKNOWN, ControlPlanes
@@ -139,8 +138,8 @@ class StoredPod:
         """The pod; None if only a change of the pod can make it unmeshed."""
         if self.bare is None:
             return None
-        wish = structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
-        return structs.replace(self.bare, wish=wish)
+        wish = msgspec.structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
+        return msgspec.structs.replace(self.bare, wish=wish)
 
 
 @dataclass(slots=True, eq=False)
@@ -230,7 +229,7 @@ class PodStore:
         candidate = Candidate.of(resource)
         stored = self.pods.setdefault(candidate.key, StoredPod(candidate.key))
         key = stored.key  # Each change brings an equal one: the first is kept, and no other.
-        candidate = structs.replace(candidate, key=key)
+        candidate = msgspec.structs.replace(candidate, key=key)
         self._by_namespace[key.namespace][key] = stored
         # Unless pods are restarted, the other pods of their controllers do not matter.
         self._join(stored, candidate.owner if self._policy.race is RacePolicy.RESTART else None)
@@ -241,13 +240,16 @@ class PodStore:
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         wish = candidate.wish.admitted(self.applications, self._options.inject)
-        possible = structs.replace(candidate, wish=wish)
         expectation = UNKNOWN
         # Nor does the CNI ask what a pod says of its sidecar.
         if wish.asks is False:
-            captured = structs.replace(wish, around=self.namespaces.get(key.namespace)).ambient
-            expectation = structs.replace(UNKNOWN, ambient=bool(captured))
-        action = decide(possible, expectation, self._policy, live=None)
+            captured = msgspec.structs.replace(
+                wish, around=self.namespaces.get(key.namespace)
+            ).ambient
+            expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
+        action = decide(
+            msgspec.structs.replace(candidate, wish=wish), expectation, self._policy, live=None
+        )
         if isinstance(action, Skip):
             stored.bare, stored.action = None, alike(kept.brief(action))
             if wish.asks is False:
@@ -257,8 +259,8 @@ class PodStore:
             self._update(stored, rollout.replica(candidate, action))
         else:
             stored.labels = alike(kept.packed(candidate.wish.labels))
-            stored.bare = structs.replace(
-                candidate, wish=alike(structs.replace(candidate.wish, labels={}))
+            stored.bare = msgspec.structs.replace(
+                candidate, wish=alike(msgspec.structs.replace(candidate.wish, labels={}))
             )
             self._decide(stored)
 
