@@ -118,8 +118,10 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
         )
         stack.push_async_callback(wiring.webhook.close, 0)
         wiring.listening = True
-        shown = {"status": where, "webhook": str(Address(*hook))}
-        _log.info("listening", extra={"event": "start", **shown})
+        _log.info(
+            "listening",
+            extra={"event": "start", "status": where, "webhook": str(Address(*hook))},
+        )
         loop.set_exception_handler(callback_failed)
         async with running(*(endless_task(name, work, failed) for name, work in works.items())):
             await stop.wait()

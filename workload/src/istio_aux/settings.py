@@ -360,8 +360,9 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
             )
             continue
         if name not in known:
-            why = f"unknown key: expected one of: {', '.join(known)}"
-            raise SettingsError(f"{where}: {one_line(str(name))}: {why}")
+            raise SettingsError(
+                f"{where}: {one_line(str(name))}: unknown key: expected one of: {', '.join(known)}"
+            )
         try:
             settings = _changed(settings, _field(name), OPTIONS[name].read(value))
         except ValueError as error:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -67,13 +66,12 @@ class Access:
 
 def acting(access: Access, user: str) -> Access:
     """The access as another user (``kubectl --as``)."""
-    changed = partial(replace, headers={"Impersonate-User": user})
-    renew = access.renewed
+    changed = functools.partial(replace, headers={"Impersonate-User": user})
 
     async def renewed() -> Access:
         return changed(await access.current())
 
-    return changed(access, renewed=renewed if renew else None)
+    return changed(access, renewed=renewed if access.renewed else None)
 
 
 class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -327,8 +325,11 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         certificate = credential.client_certificate_data
         key = credential.client_key_data
         pair = (certificate.encode(), key.encode()) if certificate and key else None
-        tls = context_with(*pair) if pair else access.tls
-        return replace(access, tls=tls, token=lambda: credential.token)
+        return replace(
+            access,
+            tls=context_with(*pair) if pair else access.tls,
+            token=lambda: credential.token,
+        )
 
     async def renewed() -> Access:
         credential = await plugin.credential()

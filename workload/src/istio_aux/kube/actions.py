@@ -18,7 +18,6 @@ from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, S, T, decoded
 from istio_aux.model import owners
-from istio_aux.model.owners import Job
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
@@ -153,9 +152,11 @@ async def read_kubelet(client: Client, node: str) -> str:
     return stored.status.node_info.kubelet_version if stored else ""
 
 
-async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
+async def read_job(client: Client, namespace: str, owner: OwnerReference) -> owners.Job | None:
     """Read the batch Job that ``owner`` names; None if it is gone, or another has its name."""
-    stored = await read(client, object_path(owner.api_version, "jobs", namespace, owner.name), Job)
+    stored = await read(
+        client, object_path(owner.api_version, "jobs", namespace, owner.name), owners.Job
+    )
     return stored if stored and stored.metadata.uid == owner.uid else None
 
 
@@ -196,8 +197,13 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
             known.add(each.resource)
             kind = each.response_kind.kind
             plain = (each.resource, each.singular_resource or kind.lower(), kind.lower())
-            full = [f"{name}.{group}" for name in plain if group]
-            names = dict.fromkeys((*plain, *(each.short_names or ()), *full))
+            names = dict.fromkeys(
+                (
+                    *plain,
+                    *(each.short_names or ()),
+                    *(f"{name}.{group}" for name in plain if group),
+                )
+            )
             yield ServedType(
                 group,
                 version.version,

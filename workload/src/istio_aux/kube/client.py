@@ -122,9 +122,10 @@ class Client:
 
         After ``silence`` seconds without a byte the connection counts as dead.
         """
-        patience = _timeout(read=silence)
         access = await self._access.current()
-        async with self._request(access, "GET", path, params, patience=patience) as response:
+        async with self._request(
+            access, "GET", path, params, patience=_timeout(read=silence)
+        ) as response:
             yield b""
             parts = list[bytes]()
             size = 0

@@ -116,14 +116,17 @@ async def execute(
     No UID leads to a pod: the command runs in the pod that has its name when the request arrives.
     So ``still`` is asked right before that: `LateError` if the pod has changed.
     """
-    params = [("container", PROXY), ("stdout", "true"), ("stderr", "true")]
-    params += [("command", word) for word in command]
     return await stream(
         client,
         actions.pod_path(pod.namespace, pod.name, "exec"),
         ExecChannels(),
         deadline,
-        params=params,
+        params=[
+            ("container", PROXY),
+            ("stdout", "true"),
+            ("stderr", "true"),
+            *(("command", word) for word in command),
+        ],
         protocols=PROTOCOLS,
         before=still,
     )

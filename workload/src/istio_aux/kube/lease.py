@@ -380,12 +380,11 @@ class Lease(Leadership):
         return text, mark
 
     def _lead(self, *, held: bool, why: str) -> None:
-        what = "leads" if held else "no longer leads"
         _log.info(
             "lease %s: %s %s: %s",
             self._name,
             self._identity,
-            what,
+            "leads" if held else "no longer leads",
             why,
             extra={"event": "lease", "leader": held},
         )

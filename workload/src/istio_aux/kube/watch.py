@@ -159,10 +159,15 @@ class Watch(Generic[T]):
         reason = _reason(error)
         self._restarted(reason)
         # A version that is too old is normal; anything else is trouble.
-        log = _log.info if reason == "expired" else _log.warning
         self.trouble = None if reason == "expired" else f"{self.path}: {error}"
         self.forbidden = isinstance(error, ApiError) and error.code == 403
-        log("watch %s: %s", self.path, error, extra={"event": "watch", "reason": reason})
+        _log.log(
+            logging.INFO if reason == "expired" else logging.WARNING,
+            "watch %s: %s",
+            self.path,
+            error,
+            extra={"event": "watch", "reason": reason},
+        )
         return reason
 
     async def _list(self) -> None:

@@ -168,8 +168,7 @@ def counts_exits(policy: PodFailurePolicy | None) -> bool:
     """
     codes = [rule.on_exit_codes for rule in (policy and policy.rules) or ()]
     every = [each for each in codes if each is not None and not each.get("containerName")]
-    own = ("In", [NOT_SET_UP])
-    return any((each.get("operator"), each.get("values")) != own for each in every)
+    return any((each.get("operator"), each.get("values")) != ("In", [NOT_SET_UP]) for each in every)
 
 
 class JobCounts(NamedTuple):

@@ -42,8 +42,10 @@ def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
         text = said(container)
         length += len(text)
         if length > LONGEST:
-            much = f"its commands and variables have over {LONGEST >> 10} KiB"
-            yield Remark(Code.TOO_MUCH, f"too much to judge: {much}")
+            yield Remark(
+                Code.TOO_MUCH,
+                f"too much to judge: its commands and variables have over {LONGEST >> 10} KiB",
+            )
             return
         text = _without_others(text)
         kills = pod.spec.share_process_namespace and "kill" in text

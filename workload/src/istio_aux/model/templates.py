@@ -128,8 +128,7 @@ def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
 
 
 def _keys(part: Map) -> set[str]:
-    metadata = _map(part, "metadata")
-    return {key for kind in ("labels", "annotations") for key in _map(metadata, kind)}
+    return {key for kind in ("labels", "annotations") for key in _map(_map(part, "metadata"), kind)}
 
 
 def _walk(

@@ -81,7 +81,7 @@ class QuitController:
         self._client = client
         self._clock = clock
         self._recorder = QuitRecorder(telemetry, events)
-        self._states: dict[Key, PodState] = {}
+        self.known: dict[Key, PodState] = {}  # What is known of each pod.
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
         self._ends = set[asyncio.Task[None]]()
@@ -89,7 +89,7 @@ class QuitController:
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(scope.limits.at_once, scope.limits.slot)
         self._retry_slots = Slots(scope.limits.retries_at_once, scope.limits.slot)
-        self._recorder.watched.set_function(lambda: len(self._states))
+        self._recorder.watched.set_function(lambda: len(self.known))
         self._leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
@@ -99,7 +99,7 @@ class QuitController:
         something is due about them.
         """
         key = resource.metadata.key
-        state = self._states.get(key)
+        state = self.known.get(key)
         pending = resource.status.phase == "Pending"
         native = resource.has_native_proxy
         runs = pending or resource.status.phase == "Running"
@@ -110,7 +110,7 @@ class QuitController:
         if state is None:
             if not (resource.has_proxy or native):
                 return
-            state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
+            state = self.known[key] = self._by_namespace[key.namespace][key] = PodState(key)
         state.left, facts = False, self._facts(resource)
         state.decide_on(facts, self._scope, self._clock())
         quits = isinstance(state.decision, Quit)
@@ -129,7 +129,7 @@ class QuitController:
         ``last`` is its previous content, without exit codes (k8s@1.36 cache_watcher.go
         convertToWatchEvent). So a pod is read whose native proxy had too little time to end.
         """
-        if state := self._states.get(key):
+        if state := self.known.get(key):
             state.left = True
             self._steer(state)
         if last and last.has_native_proxy and is_short(last) and len(self._ends) < MOST_ENDS:
@@ -151,10 +151,9 @@ class QuitController:
     def relabelled(self, namespace: str) -> None:
         """A namespace was created, relabelled or deleted."""
         labels = self._namespaces.get(namespace)
-        selected = self._scope.namespaces
-        selected.discard(namespace)
+        self._scope.namespaces.discard(namespace)
         if labels is not None and self._scope.options.namespaces.matches(labels):
-            selected.add(namespace)
+            self._scope.namespaces.add(namespace)
         self._steer_all(namespace)
 
     def set_applications(self, applications: Applications) -> None:
@@ -167,11 +166,6 @@ class QuitController:
         self._scope.leading = self._recorder.leading = leading
         self._steer_all()
 
-    @property
-    def known(self) -> Mapping[Key, PodState]:
-        """What is known of each pod."""
-        return self._states
-
     def survey(self) -> Work[list[tuple[Trouble, TroubledPod]]]:
         """Find out what is wrong with which pods, the oldest first, and set the gauges.
 
@@ -182,7 +176,7 @@ class QuitController:
         found = list[tuple[Trouble, TroubledPod]]()
         counts = Counter[Counted]()
         kept = dict.fromkeys(KEEPERS, Requests())
-        for number, state in enumerate([*self._states.values()]):
+        for number, state in enumerate([*self.known.values()]):
             if number % SLICE == 0:
                 yield
             if trouble := state.trouble(scope, now):
@@ -200,11 +194,10 @@ class QuitController:
         self._scope.stopping = True
         for work in self._works.values():
             work.changed.set()
-        works = [work.task for work in self._works.values()]
-        await end_tasks([*works, *self._ends], patience)
+        await end_tasks([*(work.task for work in self._works.values()), *self._ends], patience)
 
     def _steer_all(self, namespace: str | None = None) -> None:
-        states = self._states if namespace is None else self._by_namespace.get(namespace, {})
+        states = self.known if namespace is None else self._by_namespace.get(namespace, {})
         for state in [*states.values()]:
             self._steer(state)
 
@@ -222,15 +215,16 @@ class QuitController:
         elif due := state.due(self._scope):
             begins = None if due in {"quit", "report"} else state.begins(self._scope.limits)
             if begins and (seconds := begins - self._clock().monotonic) > 0:
-                later = asyncio.get_running_loop().call_later
-                self._alarms[state.key] = later(seconds, self._steer, state)
+                self._alarms[state.key] = asyncio.get_running_loop().call_later(
+                    seconds, self._steer, state
+                )
                 return
             task = state.task = Task(state, due)
             changed = asyncio.Event()
             work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
             self._works[state.key] = _Work(changed, work)
             work.add_done_callback(lambda _: self._finished(state))
-        elif state.left and self._states.pop(state.key, None):
+        elif state.left and self.known.pop(state.key, None):
             del self._by_namespace[state.key.namespace][state.key]
             if not self._by_namespace[state.key.namespace]:
                 del self._by_namespace[state.key.namespace]
@@ -325,8 +319,9 @@ class QuitController:
         action = task.looked(await self._read(state.key), self._scope, self._clock())
         self._record(state)
         if isinstance(action, Ask):
-            ready = await is_ready(self._client, state.key, self._scope.limits.deadline)
-            action = task.asked(ready, self._scope)
+            action = task.asked(
+                await is_ready(self._client, state.key, self._scope.limits.deadline), self._scope
+            )
         if isinstance(action, Send | Delete) and not self._leadership.leads():
             action = task.superseded(self._scope)
         return action, until

@@ -9,12 +9,10 @@ from functools import cached_property
 from typing import Literal
 
 from istio_aux.model import annotations, resources
-from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
 from istio_aux.model.moment import zoned
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
-from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined
 
 _NO_STATE = ContainerState()
@@ -45,13 +43,16 @@ class PodFacts:
         self._kubelet = kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        rules = combined(
-            policy.sidecars,
-            self.overrides.sidecars,
-            classic(pod.containers),
-            stays=True,
-        )
-        self._rules = {n: rule for n, rule in rules.items() if n not in self.overrides.after}
+        self._rules = {
+            name: rule
+            for name, rule in combined(
+                policy.sidecars,
+                self.overrides.sidecars,
+                classic(pod.containers),
+                stays=True,
+            ).items()
+            if name not in self.overrides.after
+        }
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
@@ -132,13 +133,15 @@ class PodFacts:
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
         after = self.overrides.after
-        if after and all(problem.annotation != QUIT_AFTER for problem in self.overrides.problems):
-            return None if name in after else f"not named by annotation {QUIT_AFTER}"
+        if after and all(
+            problem.annotation != annotations.QUIT_AFTER for problem in self.overrides.problems
+        ):
+            return None if name in after else f"not named by annotation {annotations.QUIT_AFTER}"
         rule = self._rules.get(name)
         if rule is None or rule.how is not How.IGNORE:
             return None
         if rule in self.overrides.sidecars:
-            return f"annotation {SIDECARS}"
+            return f"annotation {annotations.SIDECARS}"
         return "option sidecars" if rule in self.policy.sidecars else "it ends after all others"
 
     @cached_property
@@ -268,7 +271,7 @@ class PodFacts:
         return max(filter(None, map(zoned, (self.pod.status.start_time, *ended))), default=None)
 
     @property
-    def requests(self) -> Requests | None:
+    def requests(self) -> resources.Requests | None:
         """What the pod holds that does not work, or works no more in part; None: unknown."""
         idle = self.partly_finished or self.initializing or self.gone_by or self.holding
         return resources.held(self.pod) if idle else None

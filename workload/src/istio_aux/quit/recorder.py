@@ -107,9 +107,8 @@ class QuitRecorder(Recorder):
 
     def decided(self, state: PodState, *, dry: bool) -> None:
         """There is a new decision on the pod; ``dry``: it will not be acted on."""
-        levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
         action = state.decision.action
-        level = levels.get(action, logging.INFO)
+        level = {"ignore": logging.DEBUG, "report": logging.WARNING}.get(action, logging.INFO)
         action = "would quit" if dry and action == "quit" else action
         self._log_pod(level, "decision", state.key, action=action, reason=state.decision.reason)
 
@@ -184,8 +183,9 @@ class QuitRecorder(Recorder):
                 elif decision.action == "wait" and PROXY not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
-                        how = "NAME=ignore, names those that do not keep it"
-                        note += f"; annotation {SIDECARS}, {how}"
+                        note += (
+                            f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
+                        )
                     told = self._event_once(
                         state, "Normal", "ProxyQuitBlocked", note, decision.code
                     )
@@ -234,9 +234,11 @@ class QuitRecorder(Recorder):
                 kept = task.requests.amounts if task.requests and self.leading else {}
                 for resource, amount in kept.items():
                     self._kept_seconds.labels(resource).inc(amount * end.after_payload)
-            kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
             self._event(
-                state.key, kind, "ProxyQuit", f"{FINISHED if task.begun else ENDED_EARLY}; {end}"
+                state.key,
+                "Normal" if outcome is QuitOutcome.EXITED else "Warning",
+                "ProxyQuit",
+                f"{FINISHED if task.begun else ENDED_EARLY}; {end}",
             )
 
     def _event_once(

@@ -221,9 +221,9 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
         return None
     if facts.pod.metadata.deletion_timestamp is None:
         reason = f"the payload waits for {PROXY}"
-        most = timedelta(seconds=facts.holding)
         if since := facts.held_since and in_utc(facts.held_since):
-            reason += f" since {since:%H:%M:%S}Z, until {since + most:%H:%M:%S}Z at most"
+            until = since + timedelta(seconds=facts.holding)
+            reason += f" since {since:%H:%M:%S}Z, until {until:%H:%M:%S}Z at most"
         return Wait(reason=reason, blocked_by=(PROXY,), stage="held", code=Code.HELD_BACK)
     if facts.overrides.opt_out or facts.overrides.problems:
         return None
@@ -340,8 +340,9 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return
     if facts.proxy_finished and facts.unfinished:
-        why = facts.containers[PROXY].why
-        lost = f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
+        lost = (
+            f"{PROXY} {facts.containers[PROXY].why}, but not finished: {_listed(facts.unfinished)}"
+        )
         yield f"{lost}; {NEVER_MET}" if facts.never_met else lost
 
 

@@ -30,7 +30,6 @@ from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit, Report, Wait
 from istio_aux.quit.task import STUCK_AFTER, Task, exit_of
 
 # Seconds by which a watch may lag behind a GET. What is older and comes later: etcd was restored.
@@ -114,7 +113,7 @@ class PodState:
         same = self._is_newest(decision)
         # A pod that starts changes all the time, and waits as all do.
         starts = pod.status.phase == "Pending" and decision.stage != "unstarted"
-        starts = starts and not isinstance(decision, Quit)
+        starts = starts and not isinstance(decision, rules.Quit)
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
         self.decision = alike(
@@ -123,8 +122,8 @@ class PodState:
         self.application = shared(application_of(pod.metadata))
         self.node = shared(pod.spec.node_name or "")
         self.chosen = scope.options.pods.matches(pod.labels)
-        self.asks = isinstance(decision, Wait) and facts.asks
-        if isinstance(decision, Quit | Wait):
+        self.asks = isinstance(decision, rules.Wait) and facts.asks
+        if isinstance(decision, rules.Quit | rules.Wait):
             self.target = decision.target
         if self.asks_for != before:
             self.unready = False
@@ -139,24 +138,21 @@ class PodState:
         self.version = version
         self.seen = now.monotonic
         if self.task:
-            self.task.exit = exit_of(self.task.target, facts, self.waited(now), now)
+            waited = None if self.witnessed is None else now.monotonic - self.witnessed
+            self.task.exit = exit_of(self.task.target, facts, waited, now)
         return decision
-
-    def waited(self, now: Moment) -> float | None:
-        """Seconds since the payload ended, if this process saw that."""
-        return None if self.witnessed is None else now.monotonic - self.witnessed
 
     @property
     def until(self) -> Moment | None:
         """The end of the grace period, while it runs."""
-        return self.decision.until if isinstance(self.decision, Wait) else None
+        return self.decision.until if isinstance(self.decision, rules.Wait) else None
 
     @property
     def asks_for(self) -> Due | None:
         """What the newest decision asks for, now or later."""
-        if isinstance(self.decision, Quit) or self.until is not None or self.asks:
+        if isinstance(self.decision, rules.Quit) or self.until is not None or self.asks:
             return "quit"
-        if isinstance(self.decision, Report):
+        if isinstance(self.decision, rules.Report):
             return "report"
         return self.decision.stage if self.decision.blocked_by else None
 
@@ -223,10 +219,10 @@ class PodState:
                 lasting=lasting,
                 code=code,
             )
-        if isinstance(decision, Report):
+        if isinstance(decision, rules.Report):
             reason = f"{reason}; {failure}" if failure else reason
             return "lost", TroubledPod(*self.key, reason, lasting=lasting, code=code)
-        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, Quit):
+        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, rules.Quit):
             return "would quit", TroubledPod(*self.key, reason, requests=self.requests)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or (self.first_seen and self.first_seen.date)

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from istio_aux.model import kept, owners
 from istio_aux.model.annotations import redirection
-from istio_aux.model.owners import PodController
 from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
 from istio_aux.model.selectors import LONGEST_NAME
 from istio_aux.model.wish import Wish
@@ -103,6 +102,6 @@ class Candidate(Struct, frozen=True):
         return self.phase in {"Succeeded", "Failed"}
 
     @property
-    def controller(self) -> PodController:
+    def controller(self) -> owners.PodController:
         """What makes another pod in its place, if anything does."""
         return owners.controls(self.owner, self.key.name)

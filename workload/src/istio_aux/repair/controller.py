@@ -127,8 +127,9 @@ class RepairController:
         failures = self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
-                known = failures.setdefault(owner.key, failure)
-                failures[owner.key] = max(known, failure, key=lambda each: each.created)
+                failures[owner.key] = max(
+                    failures.get(owner.key, failure), failure, key=lambda each: each.created
+                )
         return {key: datetime.fromtimestamp(each.created, UTC) for key, each in failures.items()}
 
     @property
@@ -220,8 +221,7 @@ class RepairController:
     async def stop(self, patience: float) -> None:
         """Start nothing more, and end what is under way within ``patience`` seconds."""
         self._stopping = True
-        tasks = [*self._tasks.values(), *self._asking.tasks.values()]
-        await end_tasks(tasks, patience)
+        await end_tasks([*self._tasks.values(), *self._asking.tasks.values()], patience)
 
     def _queue_all(self) -> None:
         """Queue all controllers about which something is known, or to be done."""
@@ -445,8 +445,12 @@ class RepairController:
 
         A watch may be silent for a minute before that is noticed.
         """
-        common = ",".join(f"{k}={v}" for k, v in labels.items() if k not in owners.EACH_ITS_OWN)
-        selection = {**actions.NOT_TERMINAL, "labelSelector": common}
+        selection = {
+            **actions.NOT_TERMINAL,
+            "labelSelector": ",".join(
+                f"{key}={value}" for key, value in labels.items() if key not in owners.EACH_ITS_OWN
+            ),
+        }
         path = actions.collection("v1", "pods", owner.namespace)
         clock = asyncio.get_running_loop().time
         for _ in range(actions.READS):

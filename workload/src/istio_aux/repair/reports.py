@@ -63,8 +63,10 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 
     ``unlisted`` says why the pods are not known; empty if they are.
     """
-    every = {Application(model, EVERY) for model in store.applications.models}
-    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
+    asking = sorted(
+        store.applications.named | {Application(it, EVERY) for it in store.applications.models},
+        key=lambda each: (each.namespace, each.name),
+    )
     pods = defaultdict[Application, list[StoredPod]](list)
     for pod in store.pods.values() if asking else ():
         if pod.application and not pod.deleting:

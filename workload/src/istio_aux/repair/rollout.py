@@ -268,9 +268,12 @@ def started(
     newest = max((each.created for each in pods), default=0.0)
     same = tuple(sorted(each.uid for each in pods if each.created == newest))
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
-    known = frozenset(each.uid for each in pods)
     replacing = Replacement(
-        old, now.monotonic, known, frozenset(each.uid for each in pods if each.deleting), sent=sent
+        old,
+        now.monotonic,
+        known=frozenset(each.uid for each in pods),
+        ending=frozenset(each.uid for each in pods if each.deleting),
+        sent=sent,
     )
     return msgspec.structs.replace(rollout, replacing=replacing)
 
@@ -306,10 +309,12 @@ def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
     """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
     # A tenant may have written it: not all times exist in UTC.
     at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
-    made = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted,"
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
     return Failure(
-        f"{made} is not in the mesh either", at.timestamp(), now.monotonic + limits.memory - age
+        f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, is not in the mesh"
+        " either",
+        at.timestamp(),
+        now.monotonic + limits.memory - age,
     )
 
 

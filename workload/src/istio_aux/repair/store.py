@@ -12,7 +12,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from itertools import chain
 
 import msgspec
@@ -298,9 +297,10 @@ class PodStore:
         found = Counter[str]()
         for name, pods in self._by_namespace.items():
             every = name in selected
-            named = partial(self.applications.covers, name)
             found[name] = sum(
-                every or named(pod.application) for pod in pods.values() if pod.has_sidecar
+                every or self.applications.covers(name, pod.application)
+                for pod in pods.values()
+                if pod.has_sidecar
             )
         return +found
 
