@@ -119,7 +119,8 @@ class Actions(ops.Object):
         self, charm: ops.CharmBase, transport: probe.Transport, kubernetes: probe.Transport
     ) -> None:
         super().__init__(charm, "actions")
-        self._charm, self._container = charm, charm.unit.get_container(CONTAINER)
+        self._charm = charm
+        self._container = charm.unit.get_container(CONTAINER)
         self._transport = transport
         self._kubernetes = kubernetes
         self.framework.observe(charm.on.list_unmeshed_action, self._on_list_unmeshed)
@@ -186,7 +187,11 @@ class Actions(ops.Object):
         found.sort(key=lambda each: _RESULTS.index(each.result))
         works = all(each.result in {"ok", "note"} for each in found)
         shown, records = _fitting(map(str, found), map(msgspec.to_builtins, found))
-        return {"works": str(works).lower(), "findings": shown, "json": records}
+        return {
+            "works": str(works).lower(),
+            "findings": shown,
+            "json": records,
+        }
 
     def _charms_findings(self) -> Iterator[Finding]:
         inputs = observe(self._charm, self._transport)
@@ -222,7 +227,13 @@ class Actions(ops.Object):
         asked = event.load_params(Restarted)
         if asked.namespace and not DNS_LABEL.fullmatch(asked.namespace):
             raise RefusedError(f"namespace: {json.dumps(asked.namespace)}: expected one namespace")
-        command = ["restart-unmeshed", "--output", "json", "--limit", str(asked.limit)]
+        command = [
+            "restart-unmeshed",
+            "--output",
+            "json",
+            "--limit",
+            str(asked.limit),
+        ]
         command += ["--namespace", asked.namespace] if asked.namespace else []
         if asked.dry_run:
             text, why = self._run(*command, timed=True)
@@ -243,7 +254,12 @@ class Actions(ops.Object):
         done = "would-restart" if asked.dry_run else "restarted"
         counts = {each: outcomes.count(each) for each in (done, "kept")}
         counts["not-shown"] = len(judged) - len(pods.splitlines())
-        return {**counts, "unfinished": why, "pods": pods, "json": records}
+        return {
+            **counts,
+            "unfinished": why,
+            "pods": pods,
+            "json": records,
+        }
 
     def _leading(self) -> Inputs:
         """Return what the leader observes; no other unit may write what it owns."""
@@ -272,8 +288,15 @@ class Actions(ops.Object):
         A command with an option `--timeout` is `timed`: it answers with what it has by then.
         """
         patience = max(_AROUND + 1, self.end - monotonic() - _AFTER)
-        argv = ["istio-aux", command, "--kubeconfig", workload.KUBECONFIG]
-        argv += ["--config", workload.CONFIG, *arguments]
+        argv = [
+            "istio-aux",
+            command,
+            "--kubeconfig",
+            workload.KUBECONFIG,
+            "--config",
+            workload.CONFIG,
+            *arguments,
+        ]
         argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
             if not workload.read(self._container, workload.CONFIG):
@@ -308,7 +331,10 @@ def _units(client: Client, inputs: Inputs) -> Finding:
 def _sidecars(found: Sidecars | None) -> Finding:
     if found is None:
         return Finding(
-            "sidecars", "note", "not known how many pods have a sidecar", code=Code.UNKNOWN
+            "sidecars",
+            "note",
+            "not known how many pods have a sidecar",
+            code=Code.UNKNOWN,
         )
     named = [f"{name} {pods}" for name, pods in found.most.items()]
     named += [""] * (found.namespaces - len(named))
@@ -324,7 +350,12 @@ def _listed(page: PodPage) -> Results:
     more = page.next
     if shown < len(page.pods):
         more = f"{page.pods[shown - 1].namespace}/{page.pods[shown - 1].name}"
-    return {"total": page.total, "next": more, "pods": pods, "json": records}
+    return {
+        "total": page.total,
+        "next": more,
+        "pods": pods,
+        "json": records,
+    }
 
 
 def _line(pod: ListedPod) -> str:

@@ -167,7 +167,12 @@ def renewed(
     return served if good else issue(authority, names)
 
 
-def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Leaf:
+def verified(
+    chain: str,
+    key: str,
+    names: tuple[str, ...],
+    now: datetime,
+) -> Leaf:
     """Return the leaf of a chain with what has signed it.
 
     Raises:

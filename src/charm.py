@@ -87,7 +87,12 @@ class IstioAuxCharm(ops.CharmBase):
         self._stored.removed = False
         self._pki.sync()
         own = certificates.OwnAuthority(self.model)
-        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
+        self._inputs = observed = observe(
+            self,
+            self.workload_transport,
+            own,
+            self._pki,
+        )
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)

@@ -153,7 +153,12 @@ def _explained(what: str, error: BaseException) -> ReconcileError:
         of = _NOT_ITS_ANSWER
     refused = code == 403 and bool(_LACKS_RIGHT.search(said))
     silent = isinstance(error, httpx2.TransportError)
-    return ReconcileError(f"{what}: {of}: {said}", code=code, refused=refused, silent=silent)
+    return ReconcileError(
+        f"{what}: {of}: {said}",
+        code=code,
+        refused=refused,
+        silent=silent,
+    )
 
 
 @contextlib.contextmanager
@@ -209,7 +214,10 @@ def stands(client: Client, wanted: AnyResource, model: str) -> bool:
 
 
 def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
+    client: Client,
+    labels: Mapping[str, str],
+    model: str,
+    keep: Collection[AnyResource],
 ) -> None:
     """Delete the application's objects, which have its `labels`, but those in `keep`."""
     for kind in OWNED:
@@ -243,7 +251,10 @@ def delete(
 
 
 def owned(
-    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
+    client: Client,
+    kind: type[Any],
+    labels: Mapping[str, str],
+    model: str,
 ) -> list[Found] | None:
     """Return the objects of a kind with the application's labels; None if it is not served."""
     try:
@@ -268,7 +279,12 @@ def listed(
             yield msgspec.convert(_as_dict(each)["metadata"], Found)
 
 
-def accepts(client: Client, token: str, account: str, model: str) -> bool:
+def accepts(
+    client: Client,
+    token: str,
+    account: str,
+    model: str,
+) -> bool:
     """Tell whether the API server takes `token` for one of this ServiceAccount (TokenReview API).
 
     It takes none of an account that was deleted since, or that it signed with another key.

@@ -240,14 +240,22 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
 
 
 def _webhook(
-    name: str, path: str, namespaces: Mapping[str, Any], pods: Mapping[str, Any]
+    name: str,
+    path: str,
+    namespaces: Mapping[str, Any],
+    pods: Mapping[str, Any],
 ) -> dict[str, Any]:
     matches = {
         "namespaceSelector": namespaces,
         "matchPolicy": "Equivalent",
         "objectSelector": pods,
     }
-    return {"name": name, "path": path, "matches": matches, "conditions": CONDITIONS}
+    return {
+        "name": name,
+        "path": path,
+        "matches": matches,
+        "conditions": CONDITIONS,
+    }
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
@@ -291,7 +299,11 @@ def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str
 
 
 def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
-    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    return {
+        "key": key,
+        "operator": operator,
+        **({"values": list(values)} if values else {}),
+    }
 
 
 _NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")

@@ -205,7 +205,13 @@ def _is_stray(namespace: Found, owner: str, keep: Collection[str] = ()) -> bool:
     return namespace.annotations.get(INJECTED_BY) == owner and namespace.name not in keep
 
 
-def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> None:
+def _label(
+    client: Client,
+    namespace: Found,
+    owner: str,
+    *,
+    enabled: bool,
+) -> None:
     """Set or remove the label and the annotation of `owner`, which is the field manager."""
     ours = ObjectMeta(
         name=namespace.name,
@@ -248,7 +254,11 @@ def remove(client: Client, app: str) -> list[str]:
 
 
 def _delete(
-    client: Client, app: str, model: str, kinds: Iterable[type[Any]], left: list[str]
+    client: Client,
+    app: str,
+    model: str,
+    kinds: Iterable[type[Any]],
+    left: list[str],
 ) -> bool:
     labels = manifests.labels(app, model)
     deleted = False

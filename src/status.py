@@ -37,7 +37,11 @@ class Notes:
     starting: bool = False  # Pebble's check has not failed yet.
 
 
-def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
+def of_unit(
+    inputs: Inputs,
+    problem: ReconcileError | None,
+    notes: Notes,
+) -> ops.StatusBase:
     """Return the unit's status; `problem` is why its work in the cluster failed.
 
     It is the first problem that needs the user, else the first that passes by itself, else the

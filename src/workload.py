@@ -100,7 +100,12 @@ def layer(known: Mapping[str, Any]) -> ops.pebble.LayerDict:
 
 
 def ensure(
-    client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf, *, granted: bool
+    client: Client,
+    container: ops.Container,
+    inputs: Inputs,
+    leaf: Leaf,
+    *,
+    granted: bool,
 ) -> None:
     """Bring the workload to what `inputs` say, with the certificate that it serves.
 

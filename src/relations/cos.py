@@ -120,7 +120,11 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
     """Have Pebble send the workload's log to each related Loki, and to no other one."""
     if not container.can_connect():
         return
-    about = {"product": "Juju", "charm": charm.meta.name, **labels(_topology(charm))}
+    about = {
+        "product": "Juju",
+        "charm": charm.meta.name,
+        **labels(_topology(charm)),
+    }
     wanted: dict[str, ops.pebble.LogTargetDict] = {
         unit.name: {**_TARGET, "location": url, "services": ["all"], "labels": about}
         for relation in active(charm.model, LOGGING)
@@ -131,7 +135,11 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
         present = container.get_plan().log_targets
         # Layers cannot be deleted. A target without services gets nothing.
         for name in present.keys() - wanted.keys():
-            wanted[name] = {**_TARGET, "location": present[name].location, "services": ["-all"]}
+            wanted[name] = {
+                **_TARGET,
+                "location": present[name].location,
+                "services": ["-all"],
+            }
         changed = {name: it for name, it in wanted.items() if present.get(name) != it}
         if changed:
             container.add_layer(_LAYER, {"log-targets": changed}, combine=True)

@@ -100,7 +100,11 @@ def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
     return this.grant(request, namespace)
 
 
-def answer(charm: ops.CharmBase, requesters: Iterable[Requester], said: Answer | None) -> None:
+def answer(
+    charm: ops.CharmBase,
+    requesters: Iterable[Requester],
+    said: Answer | None,
+) -> None:
     """Publish to each relation what the workload `said`; leader only.
 
     While the workload starts (None), the earlier answer stays, so its restart changes nothing.

@@ -141,15 +141,8 @@ class Asking:
             del self.tasks[name]
 
     async def _ask(self, node: str, key: Key, network: float) -> None:
-        """Ask whether ztunnel listens in the network of a pod."""
-
-        async def same() -> bool:
-            return await actions.read_pod(self._client, key) is not None
-
         try:
-            answer = await listens(self._client, key, TUNNEL, DEADLINE, still=same)
-        except KubeError:
-            answer = None
+            answer = await ask(self._client, key)
         finally:
             del self.tasks[node]
         self._captures.answers[key] = network, answer
@@ -160,3 +153,15 @@ class Asking:
     def _ask_again(self, key: Key) -> None:
         self._captures.answers.pop(key, None)
         self._reconsider(key)
+
+
+async def ask(client: Client, key: Key) -> bool | None:
+    """Whether ztunnel listens in the network of a pod; None: not known."""
+
+    async def same() -> bool:
+        return await actions.read_pod(client, key) is not None
+
+    try:
+        return await listens(client, key, TUNNEL, DEADLINE, still=same)
+    except KubeError:
+        return None
