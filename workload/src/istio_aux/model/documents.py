@@ -76,7 +76,7 @@ def cutting(body: bytes, deepest: int = DEEPEST, most: int = sys.maxsize) -> Wor
             raise ValueError(f"no JSON at byte {position}")
         position = token.end()
         kind = token.lastindex
-        number = number + 1
+        number += 1
         if kind == 3:
             if cut and depth == cut:
                 cut = 0

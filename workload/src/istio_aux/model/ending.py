@@ -95,6 +95,6 @@ def killed(pod: Pod) -> str:
             f"its payload left it nothing of {LONG if grace is None else grace} s of grace: the"
             f" payload's time and {SHORT} s more is enough"
         )
+    reason = f"{PROXY} was killed with exit code {ended.exit_code}: {enough}"
     counts = phase == "Failed" and api_of(controller(pod.metadata)) is BATCH
-    policy = f"; {COUNTED}" if counts else ""
-    return f"{PROXY} was killed with exit code {ended.exit_code}: {enough}{policy}"
+    return f"{reason}; {COUNTED}" if counts else reason

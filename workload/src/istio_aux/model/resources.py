@@ -71,12 +71,16 @@ class Requests(Struct, frozen=True):
     def __str__(self) -> str:
         """``24 GPUs, 48 CPUs, 192Gi of memory``; empty for nothing."""
         cpus = f"{self.millicpu / 1000:.15g}"
-        parts = (
-            f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "",
-            f"{cpus} CPU{'' if cpus == '1' else 's'}" if self.millicpu else "",
-            f"{_bytes(self.memory)} of memory" if self.memory else "",
+        return ", ".join(
+            filter(
+                None,
+                (
+                    f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "",
+                    f"{cpus} CPU{'' if cpus == '1' else 's'}" if self.millicpu else "",
+                    f"{_bytes(self.memory)} of memory" if self.memory else "",
+                ),
+            )
         )
-        return ", ".join(filter(None, parts))
 
 
 class _Resources(Struct, frozen=True):

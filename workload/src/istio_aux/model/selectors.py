@@ -188,8 +188,10 @@ def _operator(found: _Expression) -> Operator:
     try:
         return Operator(found.operator)
     except ValueError:
-        expected = f"expected one of: {', '.join(Operator)}, for {quoted(found.key)}"
-        raise ValueError(f"{quoted(found.operator)}: {expected}") from None
+        raise ValueError(
+            f"{quoted(found.operator)}: expected one of: {', '.join(Operator)},"
+            f" for {quoted(found.key)}"
+        ) from None
 
 
 _WORD = r"[^\s=!(),<>]++"

@@ -205,13 +205,15 @@ def _step(workflow: Map, template: Map) -> Map | None:
     metadata = {key: {**_map(common, key), **_map(own, key)} for key in ("labels", "annotations")}
     metadata["annotations"].setdefault(WORKFLOW_NODE, "*")
     sidecars = _items(template.get("sidecars") or [], "sidecars")
-    spec = {
-        "restartPolicy": "Never",
-        "hostNetwork": workflow.get("hostNetwork"),
-        "initContainers": template.get("initContainers"),
-        "containers": [{"name": "wait"}, *containers, *(item for _, item in sidecars)],
+    return {
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "hostNetwork": workflow.get("hostNetwork"),
+            "initContainers": template.get("initContainers"),
+            "containers": [{"name": "wait"}, *containers, *(item for _, item in sidecars)],
+        },
     }
-    return {"metadata": metadata, "spec": spec}
 
 
 _STEPS_WITH_PODS = ("container", "script", "containerSet", "resource", "data")

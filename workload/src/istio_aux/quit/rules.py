@@ -310,9 +310,8 @@ def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
     """
     pod = facts.pod
     meta = facts.pod.metadata
-    if not (facts.gone_by and (pod.has_proxy or pod.has_native_proxy)):
-        return ()
-    if pod.restart_policy == "Always":
+    has_proxy = pod.has_proxy or pod.has_native_proxy
+    if not (facts.gone_by and has_proxy) or pod.restart_policy == "Always":
         return ()
     kind = NODE
     names = (pod.spec.node_name or "unknown",)

@@ -385,9 +385,8 @@ def _observe(
         if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
-    begun = next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
     # A client that shortens the grace period afterwards may move the timestamp forward.
-    deleted = replacing.deleted or begun
+    deleted = replacing.deleted or next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
     rollout = msgspec.structs.replace(
         rollout, replacing=msgspec.structs.replace(replacing, deleted=deleted)
     )
