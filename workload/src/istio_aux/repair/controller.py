@@ -102,12 +102,7 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        self._asking = Asking(
-            client,
-            self.store.captures,
-            self.store.reconsider,
-            self.store.reread,
-        )
+        self._asking = Asking(client, self.store.captures, self.store.reconsider, self.store.reread)
         unmeshed = telemetry.gauge("unmeshed_pods", "Pods that should be in the mesh and are not.")
         unmeshed.set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)

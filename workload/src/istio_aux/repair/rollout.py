@@ -268,13 +268,9 @@ def started(
     newest = max((each.created for each in pods), default=0.0)
     same = tuple(sorted(each.uid for each in pods if each.created == newest))
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
-    replacing = Replacement(
-        old,
-        now.monotonic,
-        known=frozenset(each.uid for each in pods),
-        ending=frozenset(each.uid for each in pods if each.deleting),
-        sent=sent,
-    )
+    known = frozenset(each.uid for each in pods)
+    ending = frozenset(each.uid for each in pods if each.deleting)
+    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
     return msgspec.structs.replace(rollout, replacing=replacing)
 
 
@@ -402,15 +398,9 @@ def _observe(
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
-            return msgspec.structs.replace(
-                idle,
-                failure=Failure(
-                    f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either",
-                    pod.created,
-                    now.monotonic + limits.memory,
-                    pod.uid,
-                ),
-            )
+            why = f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either"
+            failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
+            return msgspec.structs.replace(idle, failure=failure)
     if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
         return idle
     if not new and now.monotonic >= replacing.since + _unreplaced(rollout, limits):
