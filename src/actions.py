@@ -119,8 +119,10 @@ class Actions(ops.Object):
         self, charm: ops.CharmBase, transport: probe.Transport, kubernetes: probe.Transport
     ) -> None:
         super().__init__(charm, "actions")
-        self._charm, self._container = charm, charm.unit.get_container(CONTAINER)
-        self._transport, self._kubernetes = transport, kubernetes
+        self._charm = charm
+        self._container = charm.unit.get_container(CONTAINER)
+        self._transport = transport
+        self._kubernetes = kubernetes
         self.framework.observe(charm.on.list_unmeshed_action, self._on_list_unmeshed)
         self.framework.observe(charm.on.list_stuck_action, self._on_list_stuck)
         self.framework.observe(charm.on.explain_action, self._on_explain)
@@ -137,16 +139,20 @@ class Actions(ops.Object):
             raise RefusedError("race-policy: none: the workload does not look for such pods")
         if not answer.status.injectors:
             raise RefusedError("not known yet whether Istio injects")
-        page = self._page(event, probe.STATUS_URL, "unmeshed")
-        return {"unknown": answer.status.unmeshed_unknown, **_listed(page)}
+        return {
+            "unknown": answer.status.unmeshed_unknown,
+            **_listed(self._page(event, probe.STATUS_URL, "unmeshed")),
+        }
 
     @_action
     def _on_list_stuck(self, event: ops.ActionEvent) -> Results:
         page = self._page(event, probe.STATUS_URL, *_TROUBLED)
         if not page.leader:
             page = self._page_of_leader(event)
-        holders = "\n".join(printable(holder.text) for holder in page.holders)
-        return {"holders": holders, **_listed(page)}
+        return {
+            "holders": "\n".join(printable(holder.text) for holder in page.holders),
+            **_listed(page),
+        }
 
     def _page_of_leader(self, event: ops.ActionEvent) -> PodPage:
         status = probe.ask(self._transport).status
@@ -181,7 +187,11 @@ class Actions(ops.Object):
         found.sort(key=lambda each: _RESULTS.index(each.result))
         works = all(each.result in {"ok", "note"} for each in found)
         shown, records = _fitting(map(str, found), map(msgspec.to_builtins, found))
-        return {"works": str(works).lower(), "findings": shown, "json": records}
+        return {
+            "works": str(works).lower(),
+            "findings": shown,
+            "json": records,
+        }
 
     def _charms_findings(self) -> Iterator[Finding]:
         inputs = observe(self._charm, self._transport)
@@ -210,15 +220,20 @@ class Actions(ops.Object):
         yield from (msgspec.json.decode(line, type=Finding) for line in text.splitlines())
         if not text:
             last = why.splitlines()[-1] if why else "no answer"
-            what = f"it checked nothing: {last}"
-            yield Finding("workload", "unknown", what, code=Code.UNKNOWN)
+            yield Finding("workload", "unknown", f"it checked nothing: {last}", code=Code.UNKNOWN)
 
     @_action
     def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
         asked = event.load_params(Restarted)
         if asked.namespace and not DNS_LABEL.fullmatch(asked.namespace):
             raise RefusedError(f"namespace: {json.dumps(asked.namespace)}: expected one namespace")
-        command = ["restart-unmeshed", "--output", "json", "--limit", str(asked.limit)]
+        command = [
+            "restart-unmeshed",
+            "--output",
+            "json",
+            "--limit",
+            str(asked.limit),
+        ]
         command += ["--namespace", asked.namespace] if asked.namespace else []
         if asked.dry_run:
             text, why = self._run(*command, timed=True)
@@ -239,7 +254,12 @@ class Actions(ops.Object):
         done = "would-restart" if asked.dry_run else "restarted"
         counts = {each: outcomes.count(each) for each in (done, "kept")}
         counts["not-shown"] = len(judged) - len(pods.splitlines())
-        return {**counts, "unfinished": why, "pods": pods, "json": records}
+        return {
+            **counts,
+            "unfinished": why,
+            "pods": pods,
+            "json": records,
+        }
 
     def _leading(self) -> Inputs:
         """Return what the leader observes; no other unit may write what it owns."""
@@ -268,15 +288,23 @@ class Actions(ops.Object):
         A command with an option `--timeout` is `timed`: it answers with what it has by then.
         """
         patience = max(_AROUND + 1, self.end - monotonic() - _AFTER)
-        argv = ["istio-aux", command, "--kubeconfig", workload.KUBECONFIG]
-        argv += ["--config", workload.CONFIG, *arguments]
+        argv = [
+            "istio-aux",
+            command,
+            "--kubeconfig",
+            workload.KUBECONFIG,
+            "--config",
+            workload.CONFIG,
+            *arguments,
+        ]
         argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
             if not workload.read(self._container, workload.CONFIG):
                 return "", "the workload has no settings yet: `juju status` says what it waits for"
             return self._container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
-            text, why = str(error.stdout or ""), str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            text = str(error.stdout or "")
+            why = str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
         except ops.pebble.Error as error:
             return "", str(workload.trouble(error))
@@ -290,28 +318,44 @@ def _trust(client: Client, inputs: Inputs) -> Finding:
 
 def _units(client: Client, inputs: Inputs) -> Finding:
     if waits := objects.awaited(client, inputs):
-        do = "see `juju status`"
-        return Finding("units", "problem", f"the Service lacks {waits}", do, Code.NOT_READY)
+        return Finding(
+            "units",
+            "problem",
+            f"the Service lacks {waits}",
+            "see `juju status`",
+            Code.NOT_READY,
+        )
     return Finding("units", "ok", "a unit is ready behind the Service")
 
 
 def _sidecars(found: Sidecars | None) -> Finding:
     if found is None:
-        what = "not known how many pods have a sidecar"
-        return Finding("sidecars", "note", what, code=Code.UNKNOWN)
+        return Finding(
+            "sidecars",
+            "note",
+            "not known how many pods have a sidecar",
+            code=Code.UNKNOWN,
+        )
     named = [f"{name} {pods}" for name, pods in found.most.items()]
     named += [""] * (found.namespaces - len(named))
-    where = f": {listed(named, most=_NAMED)}" if named else ""
-    return Finding("sidecars", "ok", found.text() + where)
+    return Finding(
+        "sidecars", "ok", found.text() + (f": {listed(named, most=_NAMED)}" if named else "")
+    )
 
 
 def _listed(page: PodPage) -> Results:
     """Return the results of an action that lists pods: as many as fit, and where to go on."""
     pods, records = _fitting(map(_line, page.pods), map(msgspec.to_builtins, page.pods))
-    shown, more = len(pods.splitlines()), page.next
+    shown = len(pods.splitlines())
+    more = page.next
     if shown < len(page.pods):
         more = f"{page.pods[shown - 1].namespace}/{page.pods[shown - 1].name}"
-    return {"total": page.total, "next": more, "pods": pods, "json": records}
+    return {
+        "total": page.total,
+        "next": more,
+        "pods": pods,
+        "json": records,
+    }
 
 
 def _line(pod: ListedPod) -> str:
@@ -324,7 +368,8 @@ def _line(pod: ListedPod) -> str:
 
 def _fitting(lines: Iterable[str], records: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """Return as many entries as fit into two results: as lines of text, and as a JSON list."""
-    texts, documents = list[str](), list[str]()
+    texts = list[str]()
+    documents = list[str]()
     room = LARGEST - len("findings=")
     for line, record in zip(map(printable, lines), map(json.dumps, records), strict=True):
         room -= max(len(line.encode()), len(record)) + len(", ")
@@ -336,7 +381,8 @@ def _fitting(lines: Iterable[str], records: Iterable[Mapping[str, Any]]) -> tupl
 
 
 def _bounded(value: Any, key: str = "") -> Any:
-    encoded, room = str(value).encode(), LARGEST - len(f"{key}=")
+    encoded = str(value).encode()
+    room = LARGEST - len(f"{key}=")
     if len(encoded) <= room:
         return value
     return encoded[: room - len(_CUT.encode())].decode(errors="ignore") + _CUT

@@ -135,8 +135,11 @@ def make_authority(app: str, model: str) -> Authority:
     """Return a new self-signed authority."""
     key = tls.PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name; Juju's names can be longer.
-    name = tls.CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
-    certificate = tls.Certificate.generate_self_signed_ca(name, key, AUTHORITY_VALIDITY)
+    certificate = tls.Certificate.generate_self_signed_ca(
+        tls.CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64]),
+        key,
+        AUTHORITY_VALIDITY,
+    )
     return Authority(certificate.raw, key.raw)
 
 
@@ -153,13 +156,23 @@ def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     return Leaf(f"{certificate}\n{authority.certificate}\n", key.raw)
 
 
-def renewed(served: Leaf, authority: Authority, names: tuple[str, ...], now: datetime) -> Leaf:
+def renewed(
+    served: Leaf,
+    authority: Authority,
+    names: tuple[str, ...],
+    now: datetime,
+) -> Leaf:
     """Return `served` for half its life if `authority` has signed it, or a new leaf."""
     good = served.issuer == authority.certificate and life_left(served.chain, now) > _RENEWED
     return served if good else issue(authority, names)
 
 
-def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Leaf:
+def verified(
+    chain: str,
+    key: str,
+    names: tuple[str, ...],
+    now: datetime,
+) -> Leaf:
     """Return the leaf of a chain with what has signed it.
 
     Raises:
@@ -185,8 +198,9 @@ def verified(chain: str, key: str, names: tuple[str, ...], now: datetime) -> Lea
 def life_left(certificate: str, now: datetime) -> float:
     """Return which part of the life of a PEM certificate is left."""
     parsed = x509.load_pem_x509_certificate(certificate.encode())
-    begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
-    return (ends - now) / (ends - begins)
+    return (parsed.not_valid_after_utc - now) / (
+        parsed.not_valid_after_utc - parsed.not_valid_before_utc
+    )
 
 
 class OwnAuthority:
@@ -242,8 +256,11 @@ class OwnAuthority:
         # A backend that is away for another reason does not take another secret either, and the
         # hook would fail at its end.
         since = (self._lost_since or now) if self._lost else None
-        lost = since.isoformat(timespec="seconds") if since else ""
-        note(self._model, self._model.app, {_LOST_SINCE: lost})
+        note(
+            self._model,
+            self._model.app,
+            {_LOST_SINCE: since.isoformat(timespec="seconds") if since else ""},
+        )
         if self.present:
             due = life_left(self.present.certificate, now) <= _RENEWED
         else:
@@ -348,7 +365,12 @@ def note_trusted(model: ops.Model, issuers: Issuers) -> None:
         note(model, model.app, {_TRUSTED: "\n".join(sorted(needed))})
 
 
-def publish(model: ops.Model, issuers: Issuers, leaf: Leaf, process: ProcessStatus | None) -> None:
+def publish(
+    model: ops.Model,
+    issuers: Issuers,
+    leaf: Leaf,
+    process: ProcessStatus | None,
+) -> None:
     """Publish the issuers that this unit needs from now on.
 
     Until the workload's `process` has answered with the fingerprint of `leaf`, what was published

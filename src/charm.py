@@ -87,7 +87,12 @@ class IstioAuxCharm(ops.CharmBase):
         self._stored.removed = False
         self._pki.sync()
         own = certificates.OwnAuthority(self.model)
-        self._inputs = observed = observe(self, self.workload_transport, own, self._pki)
+        self._inputs = observed = observe(
+            self,
+            self.workload_transport,
+            own,
+            self._pki,
+        )
         self.unit.set_ports(WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
@@ -100,8 +105,7 @@ class IstioAuxCharm(ops.CharmBase):
         starts = self._notes.starting
         sidecar.answer(self, self._inputs.requesters, None if starts else observed.answer)
         # No event says that a problem has passed, nor that a check succeeds for the first time.
-        waits = bool(self._problem) or starts or self._pending
-        workload.wake(self._container, event, wanted=waits)
+        workload.wake(self._container, event, wanted=bool(self._problem) or starts or self._pending)
 
     @contextlib.contextmanager
     def _step(self) -> Generator[None]:
@@ -152,7 +156,8 @@ class IstioAuxCharm(ops.CharmBase):
         with self._step():
             is_ready = not answer.missing
             self._notes.runs, is_up = workload.check(self._container, ready=is_ready)
-            self._serves, self._notes.starting = is_up and is_ready, is_up and not is_ready
+            self._serves = is_up and is_ready
+            self._notes.starting = is_up and not is_ready
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         certificates.remove_revision(self.model, event)

@@ -30,10 +30,16 @@ from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
 
 PeerAuthentication: Final = create_namespaced_resource(
-    "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
+    "security.istio.io",
+    "v1",
+    "PeerAuthentication",
+    "peerauthentications",
 )
 AuthorizationPolicy: Final = create_namespaced_resource(
-    "security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies"
+    "security.istio.io",
+    "v1",
+    "AuthorizationPolicy",
+    "authorizationpolicies",
 )
 
 # The kinds that the application owns, in the order of deletion: first what changes new pods, and
@@ -87,7 +93,9 @@ class ReconcileError(Exception):
         self, reason: str, *, code: int = 0, refused: bool = False, silent: bool = False
     ) -> None:
         super().__init__(reason)
-        self.code, self.refused, self.silent = code, refused, silent
+        self.code = code
+        self.refused = refused
+        self.silent = silent
 
 
 class Found(msgspec.Struct, frozen=True, rename="camel"):
@@ -145,7 +153,12 @@ def _explained(what: str, error: BaseException) -> ReconcileError:
         of = _NOT_ITS_ANSWER
     refused = code == 403 and bool(_LACKS_RIGHT.search(said))
     silent = isinstance(error, httpx2.TransportError)
-    return ReconcileError(f"{what}: {of}: {said}", code=code, refused=refused, silent=silent)
+    return ReconcileError(
+        f"{what}: {of}: {said}",
+        code=code,
+        refused=refused,
+        silent=silent,
+    )
 
 
 @contextlib.contextmanager
@@ -171,7 +184,8 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Non
     Resources of a kind that the API server does not serve are skipped.
     """
     for resource in resources:
-        kind, name = type(resource), f"{resource.kind} {_name(resource)}"
+        kind = type(resource)
+        name = f"{resource.kind} {_name(resource)}"
         try:
             with attempt(name):
                 written = client.apply(resource, field_manager=manager, force=True)
@@ -200,7 +214,10 @@ def stands(client: Client, wanted: AnyResource, model: str) -> bool:
 
 
 def prune(
-    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
+    client: Client,
+    labels: Mapping[str, str],
+    model: str,
+    keep: Collection[AnyResource],
 ) -> None:
     """Delete the application's objects, which have its `labels`, but those in `keep`."""
     for kind in OWNED:
@@ -223,8 +240,9 @@ def delete(
     """Delete the application's objects of a kind but those in `keep`; tell whether it had any."""
     # By the name of the kind: lightkube may have several classes of a kind.
     kept = {_name(each) for each in keep if each.kind == kind.__name__}
-    found = owned(client, kind, labels, model) or ()
-    strays = [each.name for each in found if each.name not in kept]
+    strays = [
+        each.name for each in owned(client, kind, labels, model) or () if each.name not in kept
+    ]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
             client.delete(kind, name, namespace=model)
@@ -233,7 +251,10 @@ def delete(
 
 
 def owned(
-    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
+    client: Client,
+    kind: type[Any],
+    labels: Mapping[str, str],
+    model: str,
 ) -> list[Found] | None:
     """Return the objects of a kind with the application's labels; None if it is not served."""
     try:
@@ -258,7 +279,12 @@ def listed(
             yield msgspec.convert(_as_dict(each)["metadata"], Found)
 
 
-def accepts(client: Client, token: str, account: str, model: str) -> bool:
+def accepts(
+    client: Client,
+    token: str,
+    account: str,
+    model: str,
+) -> bool:
     """Tell whether the API server takes `token` for one of this ServiceAccount (TokenReview API).
 
     It takes none of an account that was deleted since, or that it signed with another key.

@@ -85,8 +85,11 @@ class Config:
     @property
     def options(self) -> dict[str, Any]:
         """All of them, by their names."""
-        fields = {field.replace("_", "-"): value for field, value in vars(self).items()}
-        return {name: value for name, value in fields.items() if name != "model"}
+        return {
+            field.replace("_", "-"): value
+            for field, value in vars(self).items()
+            if field != "model"
+        }
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -197,13 +200,19 @@ def _label_selector(selector: selectors.Selector) -> dict[str, Any]:
     return {"matchExpressions": expressions} if expressions else {}
 
 
-def _expect(entries: Iterable[str], is_good: Callable[[str], object], expected: str) -> None:
+def _expect(
+    entries: Iterable[str],
+    is_good: Callable[[str], object],
+    expected: str,
+) -> None:
     if bad := [entry for entry in entries if not is_good(entry)]:
         raise ValueError(f"{', '.join(map(json.dumps, bad))}: expected {expected}")
 
 
 def _entries(text: str) -> list[str]:
-    return [entry.strip() for entry in text.split(",")] if text.strip() else []
+    if not text.strip():
+        return []
+    return [entry.strip() for entry in text.split(",")]
 
 
 def _is_heeded(namespace: str) -> bool:

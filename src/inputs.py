@@ -97,7 +97,8 @@ def observe(
 ) -> Inputs:
     """Read the inputs, with what both providers of certificates offer. This changes nothing."""
     options: Config | None = None
-    invalid, namespace = "", cluster.namespace()
+    invalid = ""
+    namespace = cluster.namespace()
     try:
         options = charm.load_config(Config, model=namespace)
     except ValueError as error:
@@ -105,7 +106,8 @@ def observe(
         defaults = {name: option.default for name, option in charm.meta.config.items()}
         kept = noted(charm.model, charm.app).get(_LAST_GOOD, "")
         options = config.recall(kept, defaults, namespace)
-    now, container = datetime.now(UTC), charm.unit.get_container(CONTAINER)
+    now = datetime.now(UTC)
+    container = charm.unit.get_container(CONTAINER)
     return Inputs(
         app=charm.app.name,
         log=f"kubectl logs -n {namespace} {charm.unit.name.replace('/', '-')} -c {CONTAINER}",

@@ -158,7 +158,8 @@ def _published(settings: Mapping[str, Any]) -> str:
 
 
 def _context(values: Values) -> dict[str, Any]:
-    app, model = values.app, values.model
+    app = values.app
+    model = values.model
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     return {
@@ -239,14 +240,22 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
 
 
 def _webhook(
-    name: str, path: str, namespaces: Mapping[str, Any], pods: Mapping[str, Any]
+    name: str,
+    path: str,
+    namespaces: Mapping[str, Any],
+    pods: Mapping[str, Any],
 ) -> dict[str, Any]:
     matches = {
         "namespaceSelector": namespaces,
         "matchPolicy": "Equivalent",
         "objectSelector": pods,
     }
-    return {"name": name, "path": path, "matches": matches, "conditions": CONDITIONS}
+    return {
+        "name": name,
+        "path": path,
+        "matches": matches,
+        "conditions": CONDITIONS,
+    }
 
 
 def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
@@ -256,7 +265,8 @@ def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
     """
     required = [_in(key, [value], labels) for key, value in selector.get("matchLabels", {}).items()]
     for requirement in selector.get("matchExpressions", []):
-        key, values = requirement["key"], requirement.get("values", [])
+        key = requirement["key"]
+        values = requirement.get("values", [])
         match requirement["operator"]:
             case "In":
                 required.append(_in(key, values, labels))
@@ -289,7 +299,11 @@ def _narrowed(selector: Mapping[str, Any], *more: Mapping[str, Any]) -> dict[str
 
 
 def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
-    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    return {
+        "key": key,
+        "operator": operator,
+        **({"values": list(values)} if values else {}),
+    }
 
 
 _NOT_REFUSED: Final = _requirement(INJECT, "NotIn", "false")

@@ -46,15 +46,22 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     if not (inputs.leader or unknown):
         return inputs
     namespaces = tuple(cluster.listed(client, Namespace))
-    requesters = tuple(one.verify(namespaces) for one in inputs.requesters)
-    inputs = dataclasses.replace(inputs, namespaces=namespaces, requesters=requesters)
+    inputs = dataclasses.replace(
+        inputs,
+        namespaces=namespaces,
+        requesters=tuple(one.verify(namespaces) for one in inputs.requesters),
+    )
     if not inputs.leader:
         return inputs
     webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
     revisions = {each.labels[REVISION] for each in webhooks if REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
-    labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labels, inputs.model)
+    policies = cluster.owned(
+        client,
+        admission.ValidatingAdmissionPolicy,
+        manifests.labels(inputs.app, inputs.model),
+        inputs.model,
+    )
     return dataclasses.replace(
         inputs,
         revisions=tuple(sorted(revisions)),
@@ -103,8 +110,12 @@ def complete(client: Client, inputs: Inputs) -> None:
     if values is None:
         return
     if inputs.has_webhook:
-        labels = manifests.labels(inputs.app, inputs.model)
-        cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+        cluster.prune(
+            client,
+            manifests.labels(inputs.app, inputs.model),
+            inputs.model,
+            keep=manifests.render(values),
+        )
     elif waits := awaited(client, inputs):
         raise ReconcileError(f"waiting for {waits} of Service {inputs.app}")
     else:
@@ -163,11 +174,13 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
     """
     if not inputs.leader or inputs.config is None:
         return ()
-    wanted, owner = inputs.config.namespaces, f"{inputs.model}/{inputs.app}"
+    wanted = inputs.config.namespaces
+    owner = f"{inputs.model}/{inputs.app}"
     missing = {*wanted} - {namespace.name for namespace in inputs.namespaces}
     reasons = [f"{name}: not found" for name in sorted(missing)]
     for namespace in inputs.namespaces:
-        name, enabled = namespace.name, namespace.name in wanted
+        name = namespace.name
+        enabled = namespace.name in wanted
         if enabled and (why := _obstacle(namespace.labels, live=live)):
             reasons.append(f"{name}: {why}")
         elif _is_stray(namespace, owner, wanted) or (enabled and INJECTION not in namespace.labels):
@@ -192,7 +205,13 @@ def _is_stray(namespace: Found, owner: str, keep: Collection[str] = ()) -> bool:
     return namespace.annotations.get(INJECTED_BY) == owner and namespace.name not in keep
 
 
-def _label(client: Client, namespace: Found, owner: str, *, enabled: bool) -> None:
+def _label(
+    client: Client,
+    namespace: Found,
+    owner: str,
+    *,
+    enabled: bool,
+) -> None:
     """Set or remove the label and the annotation of `owner`, which is the field manager."""
     ours = ObjectMeta(
         name=namespace.name,
@@ -216,7 +235,8 @@ def remove(client: Client, app: str) -> list[str]:
     Returns:
         Kinds of objects that it leaves, because the API server does not let it see or delete them.
     """
-    model, left = cluster.namespace(), list[str]()
+    model = cluster.namespace()
+    left = list[str]()
     # First, because calls of the webhook would fail. What follows may take as long as pods.
     if _delete(client, app, model, cluster.OWNED[:1], []):
         # Nothing tells when every API server has noticed, and the last hook has no next event.
@@ -234,9 +254,14 @@ def remove(client: Client, app: str) -> list[str]:
 
 
 def _delete(
-    client: Client, app: str, model: str, kinds: Iterable[type[Any]], left: list[str]
+    client: Client,
+    app: str,
+    model: str,
+    kinds: Iterable[type[Any]],
+    left: list[str],
 ) -> bool:
-    labels, deleted = manifests.labels(app, model), False
+    labels = manifests.labels(app, model)
+    deleted = False
     for kind in kinds:
         with cluster.tolerating_refusals(left, kind.__name__):
             deleted |= cluster.delete(client, kind, labels, model)

@@ -48,9 +48,23 @@ def ask(transport: Transport) -> Answer:
     return Answer(missing, status)
 
 
-def page(url: str, states: Sequence[str], after: str, limit: int, transport: Transport) -> PodPage:
+def page(
+    url: str,
+    states: Sequence[str],
+    after: str,
+    limit: int,
+    transport: Transport,
+) -> PodPage:
     """Return at most `limit` pods in `states` that come after the pod `after`."""
-    return _get(url, "pods", PodPage, transport, state=list(states), after=after, limit=limit)
+    return _get(
+        url,
+        "pods",
+        PodPage,
+        transport,
+        state=list(states),
+        after=after,
+        limit=limit,
+    )
 
 
 def url_of_pod(client: Client, pod: str, model: str) -> str:
@@ -77,4 +91,9 @@ def connect(transport: Transport = None) -> httpx2.Client:
     # No proxy of the model: status ports are in the cluster. They speak plain HTTP, so the system's
     # authorities are not loaded, which takes longer than the request.
     without = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return httpx2.Client(timeout=_TIMEOUT, transport=transport, trust_env=False, verify=without)
+    return httpx2.Client(
+        timeout=_TIMEOUT,
+        transport=transport,
+        trust_env=False,
+        verify=without,
+    )

@@ -37,7 +37,11 @@ class Notes:
     starting: bool = False  # Pebble's check has not failed yet.
 
 
-def of_unit(inputs: Inputs, problem: ReconcileError | None, notes: Notes) -> ops.StatusBase:
+def of_unit(
+    inputs: Inputs,
+    problem: ReconcileError | None,
+    notes: Notes,
+) -> ops.StatusBase:
     """Return the unit's status; `problem` is why its work in the cluster failed.
 
     It is the first problem that needs the user, else the first that passes by itself, else the
@@ -117,7 +121,8 @@ def _unready(inputs: Inputs, notes: Notes) -> str:
 
 def _skew(inputs: Inputs) -> str:
     """Return what to do if image and charm are of different revisions, or the empty text."""
-    status, ours = inputs.answer and inputs.answer.status, istio_aux.revision()
+    status = inputs.answer and inputs.answer.status
+    ours = istio_aux.revision()
     theirs = status and (status.revision or status.version)
     if not (status and theirs) or theirs == ours:
         return ""
@@ -149,12 +154,16 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     assert inputs.config  # An invalid option blocks.
     yield _skew(inputs)
     # An older image counts none.
-    selected = max(status.selected_total, len(status.selected_namespaces))
-    yield _selected(selected, inputs.config.namespace_selectors)
+    yield _selected(
+        max(status.selected_total, len(status.selected_namespaces)),
+        inputs.config.namespace_selectors,
+    )
     # The relations that do not name the root namespace.
     yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
-    injectors = [_injector(injector) for injector in status.injectors]
-    yield _some(injectors) or "not known yet whether Istio injects"
+    yield (
+        _some([_injector(injector) for injector in status.injectors])
+        or "not known yet whether Istio injects"
+    )
     # While Istio injects nothing, single applications are not listed.
     left_out = [
         f"{app.namespace}/{app.name}: {app.live_reason}"

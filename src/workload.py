@@ -71,12 +71,18 @@ def settings(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def kubeconfig(server: str, authority: str) -> dict[str, Any]:
     """Return how the workload reaches the API server, as a mapping."""
-    data = base64.b64encode(authority.encode()).decode()
-    cluster = {"server": server, "certificate-authority-data": data}
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "cluster", "cluster": cluster}],
+        "clusters": [
+            {
+                "name": "cluster",
+                "cluster": {
+                    "server": server,
+                    "certificate-authority-data": base64.b64encode(authority.encode()).decode(),
+                },
+            }
+        ],
         # The workload reads the token's file for each request.
         "users": [{"name": "workload", "user": {"tokenFile": TOKEN}}],
         "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "workload"}}],
@@ -94,7 +100,12 @@ def layer(known: Mapping[str, Any]) -> ops.pebble.LayerDict:
 
 
 def ensure(
-    client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf, *, granted: bool
+    client: Client,
+    container: ops.Container,
+    inputs: Inputs,
+    leaf: Leaf,
+    *,
+    granted: bool,
 ) -> None:
     """Bring the workload to what `inputs` say, with the certificate that it serves.
 
@@ -162,7 +173,8 @@ def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
 
     The check of a workload that is `ready` is relaxed: a slow answer does not make it unready.
     """
-    service, checks = container.get_services(SERVICE).get(SERVICE), container.get_checks(READY)
+    service = container.get_services(SERVICE).get(SERVICE)
+    checks = container.get_checks(READY)
     if ready:
         container.add_layer(READY, {"checks": {READY: SINCE_READY}}, combine=True)
     runs = service is not None and service.current is ops.pebble.ServiceStatus.ACTIVE
@@ -170,7 +182,8 @@ def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
 
 
 def _token(client: Client, present: str, inputs: Inputs) -> str:
-    account, life = manifests.service_account(inputs.app), token_life(present)
+    account = manifests.service_account(inputs.app)
+    life = token_life(present)
     # A third of the life that the API server granted has to be left.
     good = life and life.exp - inputs.now.timestamp() >= (life.exp - life.iat) / 3
     if good and cluster.accepts(client, present, account, inputs.model):

@@ -24,7 +24,9 @@ def active(model: ops.Model, endpoint: str) -> list[ops.Relation]:
 
 
 def write(
-    relation: ops.Relation, entity: ops.Application | ops.Unit, values: Mapping[str, str]
+    relation: ops.Relation,
+    entity: ops.Application | ops.Unit,
+    values: Mapping[str, str],
 ) -> None:
     """Change keys of an own databag; the empty text deletes one.
 
@@ -33,8 +35,12 @@ def write(
     try:
         relation.data[entity].update(values)
     except ops.ModelError as error:
-        why = str(error).strip() or type(error).__name__
-        logger.warning("%s:%d: not written: %s", relation.name, relation.id, why)
+        logger.warning(
+            "%s:%d: not written: %s",
+            relation.name,
+            relation.id,
+            str(error).strip() or type(error).__name__,
+        )
 
 
 def noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str, str]:
@@ -43,7 +49,11 @@ def noted(model: ops.Model, entity: ops.Application | ops.Unit) -> Mapping[str, 
     return relation.data[entity] if relation else {}
 
 
-def note(model: ops.Model, entity: ops.Application | ops.Unit, values: Mapping[str, str]) -> None:
+def note(
+    model: ops.Model,
+    entity: ops.Application | ops.Unit,
+    values: Mapping[str, str],
+) -> None:
     """Note something for the other units; the leader does it for the application, too."""
     if relation := model.get_relation(PEERS):
         write(relation, entity, values)

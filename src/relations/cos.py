@@ -85,10 +85,14 @@ def trace(charm: ops.CharmBase) -> ops.Object | None:
 
 def publish(charm: ops.CharmBase) -> None:
     """Write what the related charms read; the leader also writes what all units share."""
-    topology, name = _topology(charm), charm.meta.name
+    topology = _topology(charm)
+    name = charm.meta.name
     # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
-    address, unit = socket.getfqdn(), charm.unit.name
-    place = {"prometheus_scrape_unit_address": address, "prometheus_scrape_unit_name": unit}
+    address = socket.getfqdn()
+    place = {
+        "prometheus_scrape_unit_address": address,
+        "prometheus_scrape_unit_name": charm.unit.name,
+    }
     metrics = active(charm.model, METRICS)
     for relation in metrics:
         write(relation, charm.unit, place)
@@ -97,9 +101,15 @@ def publish(charm: ops.CharmBase) -> None:
     metadata = json.dumps(topology | {"charm_name": name})
     targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
     for relation in metrics:
-        rules, jobs = json.dumps(alert_rules(topology, name)), json.dumps([targets])
-        shared = {"scrape_jobs": jobs, "scrape_metadata": metadata, "alert_rules": rules}
-        write(relation, charm.app, shared)
+        write(
+            relation,
+            charm.app,
+            {
+                "scrape_jobs": json.dumps([targets]),
+                "scrape_metadata": metadata,
+                "alert_rules": json.dumps(alert_rules(topology, name)),
+            },
+        )
     for relation in active(charm.model, DASHBOARD):
         write(relation, charm.app, {"dashboards": _dashboards(topology, name)})
     for relation in active(charm.model, LOGGING):
@@ -110,7 +120,11 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
     """Have Pebble send the workload's log to each related Loki, and to no other one."""
     if not container.can_connect():
         return
-    about = {"product": "Juju", "charm": charm.meta.name, **labels(_topology(charm))}
+    about = {
+        "product": "Juju",
+        "charm": charm.meta.name,
+        **labels(_topology(charm)),
+    }
     wanted: dict[str, ops.pebble.LogTargetDict] = {
         unit.name: {**_TARGET, "location": url, "services": ["all"], "labels": about}
         for relation in active(charm.model, LOGGING)
@@ -121,7 +135,11 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
         present = container.get_plan().log_targets
         # Layers cannot be deleted. A target without services gets nothing.
         for name in present.keys() - wanted.keys():
-            wanted[name] = {**_TARGET, "location": present[name].location, "services": ["-all"]}
+            wanted[name] = {
+                **_TARGET,
+                "location": present[name].location,
+                "services": ["-all"],
+            }
         changed = {name: it for name, it in wanted.items() if present.get(name) != it}
         if changed:
             container.add_layer(_LAYER, {"log-targets": changed}, combine=True)

@@ -44,8 +44,9 @@ class Requester:
         """Return the requester with its application in the `namespace` of its model."""
         if namespace in IGNORED:
             return self.refuse(f"model {namespace}: expected one that Istio does not ignore")
-        application = Applications(namespace, (request.application,))
-        return dataclasses.replace(self, application=application)
+        return dataclasses.replace(
+            self, application=Applications(namespace, (request.application,))
+        )
 
     def verify(self, namespaces: Iterable[Found]) -> Requester:
         """Return the requester with its request from another model granted or refused.
@@ -73,12 +74,15 @@ class Requester:
 
 def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
     """Return what all relations ask for; requests from other models are to `verify`."""
-    asked = SidecarProvider(charm, ENDPOINT).requests()
-    return tuple(_requester(charm.model, each, namespace) for each in asked)
+    return tuple(
+        _requester(charm.model, each, namespace)
+        for each in SidecarProvider(charm, ENDPOINT).requests()
+    )
 
 
 def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
-    relation, request = asked.relation, asked.request
+    relation = asked.relation
+    request = asked.request
     this = Requester(relation, request, asked.reason)
     if request is None:
         return this
@@ -96,7 +100,11 @@ def _requester(model: ops.Model, asked: Asked, namespace: str) -> Requester:
     return this.grant(request, namespace)
 
 
-def answer(charm: ops.CharmBase, requesters: Iterable[Requester], said: Answer | None) -> None:
+def answer(
+    charm: ops.CharmBase,
+    requesters: Iterable[Requester],
+    said: Answer | None,
+) -> None:
     """Publish to each relation what the workload `said`; leader only.
 
     While the workload starts (None), the earlier answer stays, so its restart changes nothing.

@@ -17,16 +17,21 @@ def needed(settings: Settings) -> Iterator[Right]:
     """The rights that `serve` needs with these settings."""
     yield from _all("get list watch", "", "pods", "to see which pods are finished")
     yield from _all("list watch", "", "namespaces", "to know which are selected")
-    yield from _all("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio")
-    istiod = "to see whether istiod is there"
-    yield from _all("list watch", "discovery.k8s.io", "endpointslices", istiod)
+    yield from _all(
+        "list watch",
+        ADMISSION,
+        "mutatingwebhookconfigurations",
+        "to find Istio",
+    )
+    yield from _all(
+        "list watch", "discovery.k8s.io", "endpointslices", "to see whether istiod is there"
+    )
     yield Right("list", "", "nodes", "to know whether sidecars can be native")
     yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
     yield Right("get", "batch", "jobs", "to know what they count as a failure")
-    limits = "to know what pods may request"
-    yield from _all("list watch", "", "limitranges resourcequotas", limits)
+    yield from _all("list watch", "", "limitranges resourcequotas", "to know what pods may request")
     if settings.quit is QuitMode.ENABLED:
         yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
@@ -35,7 +40,13 @@ def needed(settings: Settings) -> Iterator[Right]:
     if race is RacePolicy.RESTART:
         yield Right("create", "", "pods/eviction", f"race-policy: {race}")
     if settings.lease:
-        yield from _all("create get update", LEASES, "leases", "to elect", *settings.lease)
+        yield from _all(
+            "create get update",
+            LEASES,
+            "leases",
+            "to elect",
+            *settings.lease,
+        )
 
 
 def installing() -> Iterator[Right]:

@@ -31,17 +31,17 @@ from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)
 
+# Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds.
 IN_FLIGHT = 2.0
-"""Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds."""
 
+# Seconds for which connections are still accepted and served after SIGTERM. API servers learn about
+# a second later that this process is no longer an endpoint, and keep using open connections
+# (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
+# charm's layer has 10 s.
 LINGER = 2.0
-"""Seconds for which connections are still accepted and served after SIGTERM. API servers learn
-about a second later that this process is no longer an endpoint, and keep using open connections
-(kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
-charm's layer has 10 s."""
 
+# Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections.
 STATUS = ServingLimits(connections=128, memory=8 << 20, idle=10.0)
-"""Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
@@ -59,8 +59,12 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
         return 2
     telemetry.log_to(level=settings.log_level)
     if settings.skipped:
-        skipped = ", ".join(settings.skipped)
-        _log.warning("%s: unknown keys, left out: %s", config, skipped, extra={"event": "start"})
+        _log.warning(
+            "%s: unknown keys, left out: %s",
+            config,
+            ", ".join(settings.skipped),
+            extra={"event": "start"},
+        )
     raise_descriptors()
     try:
         asyncio.run(_run(settings, credentials, certificate))
@@ -84,7 +88,13 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
 
     def failed(what: str, error: BaseException | None) -> None:  # Admission goes on.
         wiring.telemetry.internal_errors.inc()
-        _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
+        _log.error(
+            "%s: %r",
+            what,
+            error,
+            exc_info=error,
+            extra={"event": "internal-error"},
+        )
 
     def callback_failed(_loop: object, context: dict[str, Any]) -> None:
         """Report an exception in a callback, or in a task whose result is not read."""
@@ -94,17 +104,24 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
         else:
             failed(str(context.get("message", "callback")), error)
 
-    stop, works = _signals(), {**wiring.work(), "certificate": certificate.follow}
+    stop = _signals()
+    works = {**wiring.work(), "certificate": certificate.follow}
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(wiring.client)
-        health = status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods)
-        where = await _listen(stack, health, settings.status_address)
-        address = settings.webhook_address
-        hook = await wiring.webhook.listen(address.host, address.port, certificate.context)
+        where = await _listen(
+            stack,
+            status.application(wiring.readiness, wiring.status, wiring.metrics, wiring.pods),
+            settings.status_address,
+        )
+        hook = await wiring.webhook.listen(
+            settings.webhook_address.host, settings.webhook_address.port, certificate.context
+        )
         stack.push_async_callback(wiring.webhook.close, 0)
         wiring.listening = True
-        shown = {"status": where, "webhook": str(Address(*hook))}
-        _log.info("listening", extra={"event": "start", **shown})
+        _log.info(
+            "listening",
+            extra={"event": "start", "status": where, "webhook": str(Address(*hook))},
+        )
         loop.set_exception_handler(callback_failed)
         async with running(*(endless_task(name, work, failed) for name, work in works.items())):
             await stop.wait()
@@ -118,7 +135,7 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
 
 def _signals() -> asyncio.Event:
     """Return an event that is set by the first signal; the second one ends the process at once."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
@@ -126,7 +143,7 @@ def _signals() -> asyncio.Event:
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     return stop
 
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import yaml
-from msgspec import structs
 
 from istio_aux.model import applications, selectors, sidecars
 from istio_aux.model.applications import Application, Applications, PodOptions
@@ -86,10 +85,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ``pod_selector`` is left out: the webhook's own selectors apply it, and not to pods of
         `applications`.
         """
-        return structs.replace(
-            self.start_policy, inject=self.inject_selector, sidecars=self.quit_policy.sidecars,
-            capability=capability, quits=self.quit is QuitMode.ENABLED,
-        )  # fmt: skip
+        return msgspec.structs.replace(
+            self.start_policy,
+            inject=self.inject_selector,
+            sidecars=self.quit_policy.sidecars,
+            capability=capability,
+            quits=self.quit is QuitMode.ENABLED,
+        )
 
     @property
     def pod_options(self) -> PodOptions:
@@ -99,8 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+# For commands that serve nothing and have no settings file.
 DEFAULTS = Settings(tls_certificate=Path(), tls_key=Path())
-"""For commands that serve nothing and have no settings file."""
 _REQUIRED = ("tls-certificate", "tls-key")
 
 
@@ -349,15 +351,18 @@ _published = msgspec.json.Decoder(dict[str, str | float])
 
 def _read(document: Mapping[Any, object], where: str, known: Collection[str]) -> Settings:
     """The settings with the values of a document, which may have the ``known`` keys."""
-    settings, skips = DEFAULTS, document.get("unknown-keys") == UnknownKeys.SKIP
+    settings = DEFAULTS
+    skips = document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():
         if name not in known and skips:
-            text = one_line(str(name))
-            settings = structs.replace(settings, skipped=(*settings.skipped, text))
+            settings = msgspec.structs.replace(
+                settings, skipped=(*settings.skipped, one_line(str(name)))
+            )
             continue
         if name not in known:
-            why = f"unknown key: expected one of: {', '.join(known)}"
-            raise SettingsError(f"{where}: {one_line(str(name))}: {why}")
+            raise SettingsError(
+                f"{where}: {one_line(str(name))}: unknown key: expected one of: {', '.join(known)}"
+            )
         try:
             settings = _changed(settings, _field(name), OPTIONS[name].read(value))
         except ValueError as error:
@@ -368,7 +373,7 @@ def _read(document: Mapping[Any, object], where: str, known: Collection[str]) ->
 def _changed(struct: Any, path: list[str], value: object) -> Any:
     name, *rest = path
     new = _changed(getattr(struct, name), rest, value) if rest else value
-    return structs.replace(struct, **{name: new})
+    return msgspec.structs.replace(struct, **{name: new})
 
 
 def _field(name: str) -> list[str]:

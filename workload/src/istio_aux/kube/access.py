@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -67,13 +66,12 @@ class Access:
 
 def acting(access: Access, user: str) -> Access:
     """The access as another user (``kubectl --as``)."""
-    changed = partial(replace, headers={"Impersonate-User": user})
-    renew = access.renewed
+    changed = functools.partial(replace, headers={"Impersonate-User": user})
 
     async def renewed() -> Access:
         return changed(await access.current())
 
-    return changed(access, renewed=renewed if renew else None)
+    return changed(access, renewed=renewed if access.renewed else None)
 
 
 class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -167,7 +165,8 @@ def find(
 
 def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Access:
     """Use the service account of the pod that this process runs in."""
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    host = environ.get("KUBERNETES_SERVICE_HOST")
+    port = environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise AccessError(
             "no kubeconfig, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set:"
@@ -197,8 +196,7 @@ def load(*paths: Path, context: str | None = None) -> Access:
     return _fresh(lambda: _load(paths, context))
 
 
-_Made = tuple[Access, Sequence[Path]]
-"""An access, and the files that it comes from."""
+_Made = tuple[Access, Sequence[Path]]  # An access, and the files that it comes from.
 
 
 def _fresh(make: Callable[[], _Made]) -> Access:
@@ -252,7 +250,8 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
         known = ", ".join(contexts) or "none"
         raise AccessError(f'{named}: {said}: "{name}": expected one of: {known}')
     context = supported(contexts[name].value, _Context, contexts[name].where)
-    clusters, users = _entries(files, "cluster"), _entries(files, "user")
+    clusters = _entries(files, "cluster")
+    users = _entries(files, "user")
     if context.cluster not in clusters:
         raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
     if context.user and context.user not in users:
@@ -317,15 +316,20 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     )
     if user.exec is None or path or user.token or certified:  # As in client-go.
         return access, files
-    info = _cluster_info(of_cluster, bundle)
-    plugin = exec_plugin.Plugin(user.exec, of_user.where, of_user.beside(""), info)
+    plugin = exec_plugin.Plugin(
+        user.exec, of_user.where, of_user.beside(""), _cluster_info(of_cluster, bundle)
+    )
 
     @functools.lru_cache(maxsize=1)
     def access_with(credential: Credential) -> Access:
-        certificate, key = credential.client_certificate_data, credential.client_key_data
+        certificate = credential.client_certificate_data
+        key = credential.client_key_data
         pair = (certificate.encode(), key.encode()) if certificate and key else None
-        tls = context_with(*pair) if pair else access.tls
-        return replace(access, tls=tls, token=lambda: credential.token)
+        return replace(
+            access,
+            tls=context_with(*pair) if pair else access.tls,
+            token=lambda: credential.token,
+        )
 
     async def renewed() -> Access:
         credential = await plugin.credential()
@@ -341,7 +345,8 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
 def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | None:
     """The proxy to the API server: of the kubeconfig, else of the environment, as in kubectl."""
     server = urlsplit(cluster.server)
-    proxy, said = cluster.proxy_url, f"{where}: proxy-url"
+    proxy = cluster.proxy_url
+    said = f"{where}: proxy-url"
     if proxy is None:
         said = f"{server.scheme.upper()}_PROXY"
         proxy = environ.get(said) or environ.get(said.lower())
@@ -375,8 +380,12 @@ def _direct(server: SplitResult, exceptions: str) -> bool:
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
     kept = (
-        "server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression", "proxy-url"
-    )  # fmt: skip
+        "server",
+        "tls-server-name",
+        "insecure-skip-tls-verify",
+        "disable-compression",
+        "proxy-url",
+    )
     info = {key: cluster.value[key] for key in kept if key in cluster.value}
     if bundle:
         info["certificate-authority-data"] = base64.b64encode(bundle).decode()
@@ -401,7 +410,12 @@ def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     return context
 
 
-def _load_certificate(tls: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
+def _load_certificate(
+    tls: ssl.SSLContext,
+    source: Path,
+    certificate: bytes,
+    key: bytes,
+) -> None:
     # OpenSSL reads client certificates from files only. No other user can read this one.
     with tempfile.NamedTemporaryFile() as pair:
         pair.write(certificate + b"\n" + key)
@@ -417,7 +431,8 @@ class _TokenFile:
     """Returns the token in a file, which changes every hour or so, or the last one it had."""
 
     def __init__(self, path: Path, token: str | None = None) -> None:
-        self._path, self._token = path, token
+        self._path = path
+        self._token = token
         if self() is None:
             raise AccessError(f"{path}: no token to read")
 

@@ -18,7 +18,6 @@ from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, S, T, decoded
 from istio_aux.model import owners
-from istio_aux.model.owners import Job
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
@@ -39,8 +38,6 @@ LONGEST_PAGE = 4 << 20  # Bytes of several objects: decoded, they may need ten t
 # How often a list is begun at most, each time in pages of five times as many objects. It has to be
 # complete before its snapshot expires: etcd is compacted every 5 minutes.
 LISTS = 3
-
-# An API server that does not know a field refuses the patch, rather than drop the field.
 
 
 class _ConfigMap(Struct, frozen=True):
@@ -145,8 +142,7 @@ async def read(client: Client, path: str, kind: type[S]) -> S | None:
 
 async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
-    path = pod_path(pod.namespace, pod.name)
-    stored = await read(client, path, Pod)
+    stored = await read(client, pod_path(pod.namespace, pod.name), Pod)
     return stored if stored and stored.metadata.uid == pod.uid else None
 
 
@@ -156,10 +152,11 @@ async def read_kubelet(client: Client, node: str) -> str:
     return stored.status.node_info.kubelet_version if stored else ""
 
 
-async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
+async def read_job(client: Client, namespace: str, owner: OwnerReference) -> owners.Job | None:
     """Read the batch Job that ``owner`` names; None if it is gone, or another has its name."""
-    path = object_path(owner.api_version, "jobs", namespace, owner.name)
-    stored = await read(client, path, Job)
+    stored = await read(
+        client, object_path(owner.api_version, "jobs", namespace, owner.name), owners.Job
+    )
     return stored if stored and stored.metadata.uid == owner.uid else None
 
 
@@ -167,8 +164,9 @@ async def served(client: Client, api: str) -> dict[str, str]:
     """Return the plural name of each kind in an API; empty if the API is not served."""
     group = await read(client, _api_path(api), _ServedList)
     # A subresource has a slash in its name.
-    resources = (group and group.resources) or ()
-    return {each.kind: each.name for each in resources if "/" not in each.name}
+    return {
+        each.kind: each.name for each in (group and group.resources) or () if "/" not in each.name
+    }
 
 
 # One answer for all groups; from Kubernetes 1.27 on (KEP-3352).
@@ -184,14 +182,14 @@ async def served_types(client: Client) -> list[ServedType]:
     """Return all types that are served; of two with a name in common, the preferred one first."""
     types = list[ServedType]()
     for path in ("/api", "/apis"):
-        answer = decoded(await client.get(path, accept=_GROUPS), _Discovery)
-        for of in answer.items or ():
+        for of in decoded(await client.get(path, accept=_GROUPS), _Discovery).items or ():
             types += _types(of)
     return types
 
 
 def _types(of: _ApiGroup) -> Iterator[ServedType]:
-    group, known = of.metadata.name, set[str]()
+    group = of.metadata.name
+    known = set[str]()
     for version in of.versions or ():
         for each in version.resources or ():
             if each.resource in known:  # The first version is the preferred one.
@@ -199,18 +197,29 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
             known.add(each.resource)
             kind = each.response_kind.kind
             plain = (each.resource, each.singular_resource or kind.lower(), kind.lower())
-            full = [f"{name}.{group}" for name in plain if group]
-            names = dict.fromkeys((*plain, *(each.short_names or ()), *full))
+            names = dict.fromkeys(
+                (
+                    *plain,
+                    *(each.short_names or ()),
+                    *(f"{name}.{group}" for name in plain if group),
+                )
+            )
             yield ServedType(
-                group, version.version, each.resource, kind, tuple(names),
+                group,
+                version.version,
+                each.resource,
+                kind,
+                tuple(names),
                 namespaced=each.scope == "Namespaced",
-            )  # fmt: skip
+            )
 
 
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
     """Read the data of a ConfigMap; `ApiError` 404 if it does not exist."""
-    body = await client.get(object_path("v1", "configmaps", namespace, name))
-    return decoded(body, _ConfigMap).data or {}
+    return (
+        decoded(await client.get(object_path("v1", "configmaps", namespace, name)), _ConfigMap).data
+        or {}
+    )
 
 
 async def pages(
@@ -229,7 +238,10 @@ async def pages(
     than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: the pages
     before count for nothing. ``accept`` is the form of the answer, if it is not whole objects.
     """
-    reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
+    reader = PageReader(kind)
+    params = {**selection}
+    throttled = 0
+    begun = 1
     most = limit
     while True:
         params["limit"] = str(limit)
@@ -292,24 +304,31 @@ async def evict(client: Client, pod: Key, resource_version: str) -> None:
     `ApiError` 409: it has another UID or version. 429: a PodDisruptionBudget does not allow it now.
     403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
     """
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"namespace": pod.namespace, "name": pod.name},
-        "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
-    }
-    path = pod_path(pod.namespace, pod.name, "eviction")
-    await client.post(path, msgspec.json.encode(body))
+    await client.post(
+        pod_path(pod.namespace, pod.name, "eviction"),
+        msgspec.json.encode(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"namespace": pod.namespace, "name": pod.name},
+                "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
+            }
+        ),
+    )
 
 
 async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
     """Delete a pod, only in this version: `ApiError` 409 if it has another UID or version."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": _preconditions(pod, resource_version),
-    }
-    await client.delete(pod_path(pod.namespace, pod.name), msgspec.json.encode(body))
+    await client.delete(
+        pod_path(pod.namespace, pod.name),
+        msgspec.json.encode(
+            {
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "preconditions": _preconditions(pod, resource_version),
+            }
+        ),
+    )
 
 
 async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
@@ -320,14 +339,26 @@ async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
 async def allowed(client: Client, right: Right) -> bool:
     """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
-    attributes = {
-        "verb": right.verb, "group": right.group, "resource": resource,
-        "subresource": subresource, "namespace": right.namespace, "name": right.name,
-    }  # fmt: skip
-    api, kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
-    review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
-    path = collection(api, "selfsubjectaccessreviews")
-    body = await client.post(path, msgspec.json.encode(review))
+    api = "authorization.k8s.io/v1"
+    body = await client.post(
+        collection(api, "selfsubjectaccessreviews"),
+        msgspec.json.encode(
+            {
+                "apiVersion": api,
+                "kind": "SelfSubjectAccessReview",
+                "spec": {
+                    "resourceAttributes": {
+                        "verb": right.verb,
+                        "group": right.group,
+                        "resource": resource,
+                        "subresource": subresource,
+                        "namespace": right.namespace,
+                        "name": right.name,
+                    }
+                },
+            }
+        ),
+    )
     return decoded(body, _AccessReview).status.allowed
 
 
@@ -353,7 +384,13 @@ def _api_path(api: str) -> str:
     return f"/{'apis' if '/' in api else 'api'}/{api}"
 
 
-def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:
+def object_path(
+    api: str,
+    resource: str,
+    namespace: str,
+    name: str,
+    subresource: str = "",
+) -> str:
     """The path of one object, or of a part of it; `InvalidNameError` if none can have it."""
     namespace_name(namespace)
     path = f"{collection(api, resource, namespace)}/{object_name(name)}"

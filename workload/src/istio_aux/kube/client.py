@@ -47,7 +47,8 @@ READ_TIMEOUT = 30.0  # Read timeout in seconds of a request that is no watch.
 REQUEST = 90.0
 # Bytes of an answer, and how many longer ones are read at once: each is in memory twice. Quits may
 # read fifty pods at once, and their authors may have made each of them as long as `LONGEST`.
-LARGE, LARGE_AT_ONCE = 1 << 20, 4
+LARGE = 1 << 20
+LARGE_AT_ONCE = 4
 TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 # An idle connection whose other end is gone fails within 45 s. client-go pings as often (HTTP/2
 # health check, 30 s and 15 s).
@@ -62,7 +63,8 @@ class Client:
 
     def __init__(self, access: Access, *, patient: bool = False) -> None:
         """Prepare; a ``patient`` client, as commands use, repeats a request after a 429."""
-        self._access, self._tries = access, TRIES if patient else 0
+        self._access = access
+        self._tries = TRIES if patient else 0
         self.namespace = access.namespace  # That of the credentials, as for kubectl.
         self._session: aiohttp.ClientSession | None = None
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -120,11 +122,13 @@ class Client:
 
         After ``silence`` seconds without a byte the connection counts as dead.
         """
-        patience = _timeout(read=silence)
         access = await self._access.current()
-        async with self._request(access, "GET", path, params, patience=patience) as response:
+        async with self._request(
+            access, "GET", path, params, patience=_timeout(read=silence)
+        ) as response:
             yield b""
-            parts, size = list[bytes](), 0
+            parts = list[bytes]()
+            size = 0
             async for arrived in response.content.iter_any():
                 for part in _PART_OF_LINE.findall(arrived):
                     parts.append(part)
@@ -134,7 +138,8 @@ class Client:
                     if part.endswith(b"\n"):
                         line = b"".join(parts)
                         yield line if size <= LONGEST else Oversized(line)
-                        parts, size = [], 0
+                        parts = []
+                        size = 0
             if parts:  # The stream was cut.
                 yield b"".join(parts)
 
@@ -184,7 +189,6 @@ class Client:
         params: Params,
         *,
         body: bytes | None = None,
-        kind: str = "application/json",
         accept: str = "",
         longest: int = LONGEST,
     ) -> bytes:
@@ -194,9 +198,7 @@ class Client:
         try:
             async with (
                 bound,
-                self._request(
-                    access, method, path, params, body=body, kind=kind, accept=accept
-                ) as response,
+                self._request(access, method, path, params, body=body, accept=accept) as response,
             ):
                 return await self._whole(response, longest)
         except TimeoutError as error:
@@ -213,11 +215,10 @@ class Client:
         params: Params,
         *,
         body: bytes | None = None,
-        kind: str = "application/json",
         accept: str = "",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        headers = {"Content-Type": kind} if body is not None else {}
+        headers = {"Content-Type": "application/json"} if body is not None else {}
         if accept:
             headers["Accept"] = accept
         with _errors(self._access):
@@ -264,7 +265,8 @@ class Client:
         return made
 
     async def _whole(self, response: aiohttp.ClientResponse, longest: int = LONGEST) -> bytes:
-        parts, size = list[bytes](), 0
+        parts = list[bytes]()
+        size = 0
         async with AsyncExitStack() as stack:
             async for part in response.content.iter_any():
                 parts.append(part)
@@ -276,8 +278,8 @@ class Client:
             return b"".join(parts)
 
 
+# What has to hold when the next request of this task is sent.
 _still = ContextVar[Check | None]("still", default=None)
-"""What has to hold when the next request of this task is sent."""
 
 
 class _Request(aiohttp.ClientRequest):
@@ -303,11 +305,13 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     retry_after = _retry_after(response)
     try:
-        status = decoded(body, ApiStatus)
-        return status.error(code=response.status, retry_after=retry_after)
+        return decoded(body, ApiStatus).error(code=response.status, retry_after=retry_after)
     except UnreadableError:  # From a proxy: plain text or HTML.
-        text = one_line(body[:200].decode(errors="replace"))
-        return ApiError(response.status, text or "no message", retry_after=retry_after)
+        return ApiError(
+            response.status,
+            one_line(body[:200].decode(errors="replace")) or "no message",
+            retry_after=retry_after,
+        )
 
 
 def _authorization(access: Access) -> dict[str, str]:

@@ -100,7 +100,8 @@ class Backoff:
 
     def __init__(self, first: float, longest: float) -> None:
         """Wait about ``first`` seconds after the first failure, never more than ``longest``."""
-        self._first, self._longest = first, longest
+        self._first = first
+        self._longest = longest
         self._failures = 0
 
     def next(self) -> float:

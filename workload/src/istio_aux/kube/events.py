@@ -31,7 +31,9 @@ BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for
 RATE = 5.0  # Events per second after that.
 WAITING = 1000  # Events in the queue; one more, and the one is dropped that would be sent last.
 # What an Event costs its namespace: while one waits that costs 8, eight that cost 1 go before.
-WARNING, NORMAL, MASS = 1, 8, 64
+WARNING = 1
+NORMAL = 8
+MASS = 64
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
 
 
@@ -48,8 +50,11 @@ class Events:
         clock: Clock = system_clock,
     ) -> None:
         """Name this process; the units of one application share the name ``source``."""
-        self._client, self._instance, self._rate = client, instance[:128], rate
-        self._source, self._now = source, clock
+        self._client = client
+        self._instance = instance[:128]
+        self._rate = rate
+        self._source = source
+        self._now = clock
         # Sorted by turn: what the Events of this namespace and cost have cost when it is sent
         # (start-time fair queueing). The rest: a number, namespace and cost, and the Event.
         self._queue: list[tuple[int, int, tuple[str, int], bytes]] = []
@@ -82,32 +87,34 @@ class Events:
         if len(self._queue) >= WAITING and turn >= self._queue[-1][0]:
             _log.debug("%s: Event %s dropped", about, reason, extra={"event": "event-dropped"})
             return
-        now, note = self._now().date, str(Remark(code, note)) if code else note
-        event = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {
-                "namespace": about.namespace,
-                "name": _name(
-                    about, f"{self._source} {reason}" if once else f"{now} {self._emitted}"
-                ),
-            },
-            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": EVENT_CONTROLLER,
-            "reportingInstance": self._instance,
-            "type": kind,
-            "reason": reason,
-            "action": action,
-            "note": printable(note[:NOTE]).encode()[:NOTE].decode(errors="ignore"),
-            "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": about.namespace,
-                "name": about.name,
-                "uid": about.uid,
-            },
-        }
-        body = msgspec.json.encode(event)
+        now = self._now().date
+        note = str(Remark(code, note)) if code else note
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "events.k8s.io/v1",
+                "kind": "Event",
+                "metadata": {
+                    "namespace": about.namespace,
+                    "name": _name(
+                        about, f"{self._source} {reason}" if once else f"{now} {self._emitted}"
+                    ),
+                },
+                "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                "reportingController": EVENT_CONTROLLER,
+                "reportingInstance": self._instance,
+                "type": kind,
+                "reason": reason,
+                "action": action,
+                "note": printable(note[:NOTE]).encode()[:NOTE].decode(errors="ignore"),
+                "regarding": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "namespace": about.namespace,
+                    "name": about.name,
+                    "uid": about.uid,
+                },
+            }
+        )
         if len(self._queue) >= WAITING:
             last, _, other, _ = self._queue.pop()
             self._last[other] = last - other[1]
@@ -118,10 +125,12 @@ class Events:
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""
-        tokens, filled = float(BURST), self._now().monotonic
+        tokens = float(BURST)
+        filled = self._now().monotonic
         while True:
             now = self._now().monotonic
-            tokens, filled = min(BURST, tokens + (now - filled) * self._rate), now
+            tokens = min(BURST, tokens + (now - filled) * self._rate)
+            filled = now
             if tokens < 1:
                 await asyncio.sleep((1 - tokens) / self._rate)
             # Only now: a warning may have been queued in the meantime.

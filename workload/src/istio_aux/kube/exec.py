@@ -28,7 +28,8 @@ FORWARD = ("v4.channel.k8s.io",)  # Of cri-streaming portforward/websocket.go.
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 # Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
 # hundred bytes in a few frames.
-FRAMES, BYTES = 4096, 4 << 20
+FRAMES = 4096
+BYTES = 4 << 20
 AT_ONCE = 64  # Frames after which other tasks get a turn: to receive one does not yield.
 SHOWN = 300  # Characters of the other side's text in a message.
 
@@ -60,7 +61,9 @@ class Channels:
         raise NotImplementedError
 
 
-_STDOUT, _STDERR, _ERROR = 1, 2, 3  # Channels of an exec (remotecommand constants).
+_STDOUT = 1
+_STDERR = 2
+_ERROR = 3  # Channels of an exec (remotecommand constants).
 
 
 class ExecChannels(Channels):
@@ -80,8 +83,9 @@ class ExecChannels(Channels):
         code, error = _verdict(bytes(body)) if body else (None, early)
         output = self._received[_STDERR] or self._received[_STDOUT]
         head = "no exit code" if code is None else f"exit code {code}"
-        text = answered(head, error or output.decode(errors="replace"))
-        return AttemptResult(code == 0, sent, text)
+        return AttemptResult(
+            code == 0, sent, answered(head, error or output.decode(errors="replace"))
+        )
 
 
 def _verdict(body: bytes) -> tuple[int | None, str | None]:
@@ -112,18 +116,27 @@ async def execute(
     No UID leads to a pod: the command runs in the pod that has its name when the request arrives.
     So ``still`` is asked right before that: `LateError` if the pod has changed.
     """
-    params = [("container", PROXY), ("stdout", "true"), ("stderr", "true")]
-    params += [("command", word) for word in command]
-    channels = ExecChannels()
-    path = actions.pod_path(pod.namespace, pod.name, "exec")
     return await stream(
-        client, path, channels, deadline, params=params, protocols=PROTOCOLS, before=still
+        client,
+        actions.pod_path(pod.namespace, pod.name, "exec"),
+        ExecChannels(),
+        deadline,
+        params=[
+            ("container", PROXY),
+            ("stdout", "true"),
+            ("stderr", "true"),
+            *(("command", word) for word in command),
+        ],
+        protocols=PROTOCOLS,
+        before=still,
     )
 
 
 # Channels of the first port (kubelet cri-streaming portforward/websocket.go), and the bytes at the
 # beginning of both: the port, little-endian.
-_DATA, _REFUSED, _PREFIX = 0, 1, 2
+_DATA = 0
+_REFUSED = 1
+_PREFIX = 2
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -161,8 +174,9 @@ class ForwardChannels(Channels):
             error = f"the answer is no HTTP: {answer[:60].decode(errors='replace')!r}"
         head = f"HTTP {status[1].decode()}" if status else "no answer"
         body = answer[end.end() :].decode(errors="replace") if end else ""
-        well = status is not None and status[1].startswith(b"2")
-        return AttemptResult(well, sent, answered(head, error or body))
+        return AttemptResult(
+            status is not None and status[1].startswith(b"2"), sent, answered(head, error or body)
+        )
 
 
 async def forward(
@@ -240,11 +254,17 @@ async def listens(
 
     What is sent is no TLS: a server of TLS answers with an alert (rustls, tokio-rustls).
     """
-    channels, path = PortChannels(), actions.pod_path(pod.namespace, pod.name, "portforward")
+    channels = PortChannels()
     await stream(
-        client, path, channels, deadline, params=[("ports", str(port))], protocols=FORWARD,
-        still=still, first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
-    )  # fmt: skip
+        client,
+        actions.pod_path(pod.namespace, pod.name, "portforward"),
+        channels,
+        deadline,
+        params=[("ports", str(port))],
+        protocols=FORWARD,
+        still=still,
+        first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
+    )
     return channels.listens
 
 
@@ -256,7 +276,15 @@ async def is_ready(client: Client, pod: Key, deadline: float) -> bool | None:
         return await actions.read_pod(client, pod) is not None
 
     try:
-        await forward(client, pod, READY_PORT, READY, deadline, still=same, channels=channels)
+        await forward(
+            client,
+            pod,
+            READY_PORT,
+            READY,
+            deadline,
+            still=same,
+            channels=channels,
+        )
     except KubeError:
         return None
     return channels.ready
@@ -297,8 +325,9 @@ async def stream(
         busy = isinstance(error, ApiError) and (error.code == 429 or error.retry_after is not None)
         if busy or isinstance(error, NoConnectionError):
             raise
-        refused = isinstance(error, ApiError) and error.code < 500
-        return channels.result(str(error), sent=not refused)
+        return channels.result(
+            str(error), sent=not (isinstance(error, ApiError) and error.code < 500)
+        )
 
 
 async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> str:
@@ -311,7 +340,8 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
         elif message.type is not aiohttp.WSMsgType.TEXT:
             # 1006: the connection was cut.
             return f"closed without a status ({socket.close_code})"
-        frames, size = frames + 1, size + len(message.data)
+        frames += 1
+        size += len(message.data)
         if frames > FRAMES or size > BYTES:
             return f"closed after {frames} frames and {size} bytes without a result"
         if frames % AT_ONCE == 0:

@@ -93,14 +93,16 @@ class Plugin:
             raise AccessError(f'{where}: apiVersion: "{config.api_version}": expected {expected}')
         if not config.command:
             raise AccessError(f"{where}: command: expected the name of a program")
-        is_v1 = config.api_version == VERSIONS[0]
-        mode = config.interactive_mode or ("" if is_v1 else "IfAvailable")
+        mode = config.interactive_mode or (
+            "" if config.api_version == VERSIONS[0] else "IfAvailable"
+        )
         if mode not in {"Never", "IfAvailable", "Always"}:
             raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
         terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
         if mode == "Always" and not terminal:
             raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
-        self._spec, self._interactive = config, terminal and mode != "Never"
+        self._spec = config
+        self._interactive = terminal and mode != "Never"
         self._command = str(folder / config.command) if os.sep in config.command else config.command
         self._name = f"{who}: {self._command}"
         info: dict[str, object] = {"interactive": self._interactive}
@@ -120,8 +122,7 @@ class Plugin:
             expires = last and last.expiration_timestamp
             if last and (expires is None or datetime.now(UTC) < expires):
                 return last
-            now = asyncio.get_running_loop().time()
-            if self._failure and now < self._failure[0] + AGAIN:
+            if self._failure and asyncio.get_running_loop().time() < self._failure[0] + AGAIN:
                 raise self._failure[1]
             try:
                 self._last = self._credential(await self._run())
@@ -142,7 +143,8 @@ class Plugin:
 
     async def _run(self) -> bytes:
         """Run the program; returns its answer."""
-        spec, quiet = self._spec, not self._interactive
+        spec = self._spec
+        quiet = not self._interactive
         variables = {item.name: item.value for item in spec.env or ()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(

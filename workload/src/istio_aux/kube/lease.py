@@ -45,10 +45,13 @@ from istio_aux.model.moment import Clock
 _log = logging.getLogger(__name__)
 
 # Seconds; the defaults of Kubernetes components (component-base LeaderElectionConfiguration).
-DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
+DURATION = 15.0
+DEADLINE = 10.0
+RETRY = 2.0
 # Second line of the checkpoint's annotation: the holder is unfit; another process, which is fit,
 # wants the Lease.
-UNFIT, WANTED = "unfit", "wanted"
+UNFIT = "unfit"
+WANTED = "wanted"
 RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 
 
@@ -143,14 +146,21 @@ class Lease(Leadership):
         another process should lead, or nothing.
         """
         super().__init__(held=False)
-        self._name, self._identity = f"{namespace}/{name}", identity
-        self._client, self._clock = client, clock
-        self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
+        self._name = f"{namespace}/{name}"
+        self._identity = identity
+        self._client = client
+        self._clock = clock
+        self._checkpoint = checkpoint
+        self._recall = recall
+        self._unfit = unfit
         self._collection = actions.collection("coordination.k8s.io/v1", "leases", namespace)
         self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
         self._new: dict[str, Any] = {"namespace": namespace, "name": name}
-        self._duration, self._deadline, self._retry = duration, deadline, retry
-        self._seen, self._mark = Observation(), ""
+        self._duration = duration
+        self._deadline = deadline
+        self._retry = retry
+        self._seen = Observation()
+        self._mark = ""
         self._releases: float | None = None  # When a holder that stepped down releases the Lease.
         self._free: float | None = None  # Since when an unfit process leaves the Lease to others.
         self._metadata = self._new
@@ -223,9 +233,10 @@ class Lease(Leadership):
             self._lead(held=False, why="released")
 
     async def _give_up(self) -> None:
-        now = self._time()
-        free = msgspec.structs.replace(self._record, holder_identity="", renew_time=now)
-        await self._write(free, self._checkpoint())
+        await self._write(
+            msgspec.structs.replace(self._record, holder_identity="", renew_time=self._time()),
+            self._checkpoint(),
+        )
 
     def _latest(self, seconds: float) -> float:
         """The time in ``seconds``, but not later than leading has to stop."""
@@ -304,24 +315,28 @@ class Lease(Leadership):
 
     def _renewal(self) -> LeaseRecord:
         claim = self._claim(self._record.lease_transitions or 0)
-        since = self._record.acquire_time or claim.acquire_time
-        return msgspec.structs.replace(claim, acquire_time=since)
+        return msgspec.structs.replace(
+            claim, acquire_time=self._record.acquire_time or claim.acquire_time
+        )
 
     async def _hold(self, record: LeaseRecord, unfit: str) -> None:
         # The others count from when they read the record, which is later.
         sent = _now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
-        self._renewed, self._lost = sent, False
+        self._renewed = sent
+        self._lost = False
 
     async def _write(self, record: LeaseRecord, text: str) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
         metadata = self._metadata if self._seen.exists else self._new
-        annotations = {**_annotations(metadata), ANNOTATION: text}
         body = msgspec.json.encode(
             {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": {**metadata, "annotations": annotations},
+                "metadata": {
+                    **metadata,
+                    "annotations": {**_annotations(metadata), ANNOTATION: text},
+                },
                 "spec": record,
             }
         )
@@ -337,7 +352,8 @@ class Lease(Leadership):
         except ApiError as error:
             if error.code != 404:
                 raise
-            self._seen, self._mark = self._seen.then(None, _now()), ""
+            self._seen = self._seen.then(None, _now())
+            self._mark = ""
             return
         text, _ = self._note
         if text != before or not self.held:
@@ -345,7 +361,8 @@ class Lease(Leadership):
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
-        lease, uid = decoded(body, StoredLease, "Lease"), self._metadata.get("uid")
+        lease = decoded(body, StoredLease, "Lease")
+        uid = self._metadata.get("uid")
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}
@@ -363,11 +380,14 @@ class Lease(Leadership):
         return text, mark
 
     def _lead(self, *, held: bool, why: str) -> None:
-        what = "leads" if held else "no longer leads"
         _log.info(
-            "lease %s: %s %s: %s", self._name, self._identity, what, why,
+            "lease %s: %s %s: %s",
+            self._name,
+            self._identity,
+            "leads" if held else "no longer leads",
+            why,
             extra={"event": "lease", "leader": held},
-        )  # fmt: skip
+        )
         self.lead(held)
 
     def _time(self) -> str:

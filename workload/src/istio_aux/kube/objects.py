@@ -127,9 +127,9 @@ _TYPE = rb'\{(?:"(?:kind|apiVersion)":"[^"\\]*+",){0,2}"metadata":\{'
 _TEXT = rb'"([^"\\]*+)",?'
 _OBJECT = re.compile(
     _TYPE + rb'(?:"name":' + _TEXT + rb')?(?:"generateName":"[^"\\]*+",?)?'
-    rb'(?:"namespace":' + _TEXT + rb')?(?:"uid":' + _TEXT + rb')?'
+    rb'(?:"namespace":' + _TEXT + rb')?(?:"uid":' + _TEXT + rb")?"
     rb'(?:"resourceVersion":' + _TEXT + rb")?"
-)  # fmt: skip
+)
 _LIST = re.compile(
     _TYPE + rb'(?:"resourceVersion":' + _TEXT + rb')?(?:"continue":' + _TEXT + rb")?"
     rb'(?:"remainingItemCount":[0-9]++)?\},"items":\['
@@ -172,7 +172,8 @@ class PageReader(Generic[T]):
             raw = _raw_list.decode(text)
         except Exception as error:
             raise UnreadableError(f"the answer is no list: {problem(error)}") from error
-        items, unreadable = list[T](), list[Unreadable]()
+        items = list[T]()
+        unreadable = list[Unreadable]()
         for item in raw.items or ():
             try:
                 items.append(self._item.decode(item))
@@ -186,8 +187,9 @@ class PageReader(Generic[T]):
         if page is None:
             raise UnreadableError(f"an object {_TOO_LONG} is not known")
         version, more = _texts(page)
-        unreadable = Unreadable(_identity(beginning, page.end()).key, _TOO_LONG)
-        return Page(version, more, [], (unreadable,))
+        return Page(
+            version, more, [], (Unreadable(_identity(beginning, page.end()).key, _TOO_LONG),)
+        )
 
 
 class EventReader(Generic[T]):
@@ -206,7 +208,8 @@ class EventReader(Generic[T]):
         head = _EVENT.match(text)
         if head is None or not (why or text.endswith(b"}\n")):
             raise UnreachableError("the stream was cut, or brought no event")
-        kind, body = head[1].decode(), text[head.end() : -len("}\n")]
+        kind = head[1].decode()
+        body = text[head.end() : -len("}\n")]
         if kind == "ERROR":
             raise decoded(body, ApiStatus, "Status").error()
         if kind != "BOOKMARK" and not why:

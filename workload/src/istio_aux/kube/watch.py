@@ -65,7 +65,8 @@ class Collection(dict[Key, T]):
 
     def __init__(self, changed: Callable[[], None], keep: Callable[[T], T]) -> None:
         super().__init__()
-        self._changed, self._keep = changed, keep
+        self._changed = changed
+        self._keep = keep
 
     def apply(self, resource: T) -> None:
         """The object exists and looks like this."""
@@ -111,10 +112,14 @@ class Watch(Generic[T]):
         self.trouble: str | None = None  # Why the last attempt failed; None while all is well.
         # Why objects cannot be decoded, at most `UNREADABLE`: handlers keep what they knew of them.
         self.unreadable: dict[Key, str] = {}
-        self._client, self.path, self._handler = client, path, handler
+        self._client = client
+        self.path = path
+        self._handler = handler
         self._selection = dict(selection or {})
         self._restarted = restarted
-        self._silence, self._stream_seconds, self._relist = silence, stream, relist
+        self._silence = silence
+        self._stream_seconds = stream
+        self._relist = relist
         # Two of them: a watch that fails after each complete list must not list without a pause.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
@@ -154,20 +159,29 @@ class Watch(Generic[T]):
         reason = _reason(error)
         self._restarted(reason)
         # A version that is too old is normal; anything else is trouble.
-        log = _log.info if reason == "expired" else _log.warning
         self.trouble = None if reason == "expired" else f"{self.path}: {error}"
         self.forbidden = isinstance(error, ApiError) and error.code == 403
-        log("watch %s: %s", self.path, error, extra={"event": "watch", "reason": reason})
+        _log.log(
+            logging.INFO if reason == "expired" else logging.WARNING,
+            "watch %s: %s",
+            self.path,
+            error,
+            extra={"event": "watch", "reason": reason},
+        )
         return reason
 
     async def _list(self) -> None:
         """List the whole collection in pages; deliver all of it, and what is gone."""
         # The keys of a long list, equal to those that are known, would cost a fifth of the memory.
-        version, listed, gone, named = "", 0, set[Key](), True
+        version = ""
+        listed = 0
+        gone = set[Key]()
+        named = True
 
         def begin() -> None:
             nonlocal listed, named
-            listed, named = 0, True
+            listed = 0
+            named = True
             gone.update(self._known, self.unreadable)
 
         begin()
@@ -183,7 +197,8 @@ class Watch(Generic[T]):
                     await asyncio.sleep(0)
             keys = [*map(key_of, page.items), *(each.key for each in page.unreadable)]
             gone.difference_update(keys)
-            listed, named = listed + len(keys), named and all(key.uid for key in keys)
+            listed += len(keys)
+            named = named and all(key.uid for key in keys)
             page.items.clear()  # There need not be room for them beside the next page.
             # The objects of a list that fails again and again are no progress.
             if listed > self._furthest:
@@ -192,8 +207,10 @@ class Watch(Generic[T]):
             for key in sorted(gone):  # A set has another order in each process.
                 self._delete(key)
         self._furthest, self._alive_at = 0, _now()
-        before, self._version = self._version, version
-        self.trouble, self.forbidden = None, False
+        before = self._version
+        self._version = version
+        self.trouble = None
+        self.forbidden = False
         self._listing.reset()
         self.synced.set()
         self._check(version, before)
@@ -207,7 +224,8 @@ class Watch(Generic[T]):
     async def _stream(self, until: float) -> None:
         """Watch from the known version until the stream ends; raises `KubeError` if that is bad."""
         seconds = max(1, round(min(jittered(self._stream_seconds), until - _now())))
-        opened, version = _now(), self._version
+        opened = _now()
+        version = self._version
         params = {
             **self._selection,
             "watch": "true",
@@ -285,9 +303,11 @@ class Watch(Generic[T]):
         key = unreadable.key
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
             _log.error(
-                "%s: cannot read %s", self.path, unreadable,
+                "%s: cannot read %s",
+                self.path,
+                unreadable,
                 extra={"event": "unreadable", "object": str(key), "uid": key.uid},
-            )  # fmt: skip
+            )
             self.unreadable[key] = unreadable.why
 
     def _delete(self, key: Key, last: T | None = None) -> None:

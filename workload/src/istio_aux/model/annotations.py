@@ -60,8 +60,11 @@ class _Key(Generic[T]):
         LookupError; ``expected`` says what is allowed. A key for authors of pods has a ``meaning``,
         to which the documents are held, and may name the option that it ``overrides``.
         """
-        self.name, self.longest, self.expected = name, longest, expected
-        self.meaning, self.overrides = meaning, overrides
+        self.name = name
+        self.longest = longest
+        self.expected = expected
+        self.meaning = meaning
+        self.overrides = overrides
         self._read = read
 
     def on(self, source: Source) -> bool:
@@ -75,8 +78,7 @@ class _Key(Generic[T]):
             return None
         bad = f"{self.shown(source)}: expected {self.expected}"
         if len(text) > self.longest:
-            why = f"it has {len(text)} characters, not at most {self.longest}"
-            raise BadValueError(f"{bad}; {why}")
+            raise BadValueError(f"{bad}; it has {len(text)} characters, not at most {self.longest}")
         try:
             return self._read(text)
         except (ValueError, LookupError) as error:
@@ -111,10 +113,21 @@ class Label(_Key[T]):
     _where = "label"
 
 
-def choice(name: str, choices: type[Choice], meaning: str, overrides: str) -> Annotation[Choice]:
+def choice(
+    name: str,
+    choices: type[Choice],
+    meaning: str,
+    overrides: str,
+) -> Annotation[Choice]:
     """Declare an annotation by which a pod has a value of its own for an option."""
-    expected = alternatives(choices)
-    return Annotation(name, choices, expected, longest=NAME, meaning=meaning, overrides=overrides)
+    return Annotation(
+        name,
+        choices,
+        alternatives(choices),
+        longest=NAME,
+        meaning=meaning,
+        overrides=overrides,
+    )
 
 
 def mark(name: str) -> Annotation[str]:
@@ -168,7 +181,8 @@ EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked
 # no Service either, and as unreachable: Kubeflow's TrainJobs declare 29500 (jobset
 # jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
-OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
+OPERATOR = "training.kubeflow.org/operator-name"
+MPI_OPERATOR = "mpi-operator"
 
 QUIT = "istio-aux.io/quit"
 SIDECARS = "istio-aux.io/sidecars"
@@ -185,13 +199,15 @@ _SECONDS = {None: 1, "s": 1, "m": 60}
 
 _OURS = "istio-aux.io/"
 _AUTHORS = (START, PEERS, QUIT, SIDECARS, QUIT_AFTER, QUIT_GRACE)
+# Keys by which the author of a pod asks for something.
 WISHES = frozenset({*_AUTHORS, INJECT, NATIVE_SIDECAR, PROXY_CONFIG, TEMPLATES})
-"""Keys by which the author of a pod asks for something."""
 _ON = {
     "annotation": {*WISHES, STATUS_PORT, INCLUDED, EXCLUDED, STARTED_WITH, NOT_NATIVE},
     "label": {INJECT, DATAPLANE},
 }
-_LOOKED_AT, _TOLD, _LONGEST_KEY = 100, 10, 50
+_LOOKED_AT = 100
+_TOLD = 10
+_LONGEST_KEY = 50
 
 
 def unread(metadata: Metadata) -> tuple[Remark, ...]:
@@ -202,9 +218,11 @@ def unread(metadata: Metadata) -> tuple[Remark, ...]:
         for key in islice(keys or (), _LOOKED_AT):
             if key in _ON[where]:
                 continue
-            code, meant = Code.UNREAD, _near(key)
+            code = Code.UNREAD
+            meant = _near(key)
             if key in _ON[other]:
-                code, meant = Code.MISPLACED, f"{key} as {other}"
+                code = Code.MISPLACED
+                meant = f"{key} as {other}"
             if meant or key.startswith(_OURS):
                 hint = f": did you mean {meant}?" if meant else ""
                 found.append(Remark(code, f"{where} {quoted(key)}: nothing reads it{hint}"))
@@ -245,7 +263,8 @@ class Overrides(Struct, frozen=True):
 
 def read_overrides(pod: Pod) -> Overrides:
     """Read the annotations of a pod; an empty value counts as absent."""
-    problems, annotations = list[Problem](), pod.metadata.annotations or {}
+    problems = list[Problem]()
+    annotations = pod.metadata.annotations or {}
 
     def value(key: Annotation[T]) -> T | None:
         try:
@@ -368,7 +387,10 @@ agent_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)
 # What is read of them. Istio takes any other value of `INJECT` for none.
 _flag = {"true": True, "false": False}.__getitem__
 start_order = Annotation(
-    STARTED_WITH, {"native": "native", "hold": "hold"}.__getitem__, "native or hold", longest=16
+    STARTED_WITH,
+    {"native": "native", "hold": "hold"}.__getitem__,
+    "native or hold",
+    longest=16,
 )
 inject_label = Label(INJECT, _flag, "true or false", longest=5)
 inject_annotation = Annotation(INJECT, _flag, "true or false", longest=5)
@@ -378,4 +400,6 @@ native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
 not_native_because = Annotation(NOT_NATIVE, str, "a reason", longest=256)
 templates = Annotation(TEMPLATES, names, f"at most {MOST_NAMES} names", longest=NAMES)
 
-injected, mirrors, workflow_node = mark(INJECTED), mark(MIRROR), mark(WORKFLOW_NODE)
+injected = mark(INJECTED)
+mirrors = mark(MIRROR)
+workflow_node = mark(WORKFLOW_NODE)

@@ -153,7 +153,8 @@ class Sidecars(msgspec.Struct, frozen=True):
         """One line for people."""
         if not self.pods:
             return "no pod of the selected namespaces has a sidecar"
-        (pods, has), spaces = ("", "has") if self.pods == 1 else ("s", "have"), self.namespaces
+        (pods, has) = ("", "has") if self.pods == 1 else ("s", "have")
+        spaces = self.namespaces
         where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
         return f"{self.pods} pod{pods} in {where} {still}{has} a sidecar"
 
@@ -206,8 +207,10 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     @property
     def absent(self) -> bool:
         """Whether no injector is there, which may be on purpose."""
-        gone = {State.ABSENT, State.DEACTIVATED}
-        return bool(self.injectors) and {each.state for each in self.injectors} <= gone
+        return bool(self.injectors) and {each.state for each in self.injectors} <= {
+            State.ABSENT,
+            State.DEACTIVATED,
+        }
 
     @property
     def ambient(self) -> bool:
@@ -244,7 +247,9 @@ class PodPage(msgspec.Struct, frozen=True):
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:
     """Sort."""
-    iterator, slices, found = iter(items), list[list[T]](), list[T]()
+    iterator = iter(items)
+    slices = list[list[T]]()
+    found = list[T]()
     while some := [*islice(iterator, SLICE)]:
         slices.append(sorted(some, key=key))
         yield

@@ -76,8 +76,10 @@ def application_of(pod: Source) -> str:
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
     """Read the file; returns its content, and a line about each invalid entry."""
-    named, models = set[Application](), set[str]()
-    namespaces, problems = set[str](), list[str]()
+    named = set[Application]()
+    models = set[str]()
+    namespaces = set[str]()
+    problems = list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
         model, slash, name = entry.partition("/")
@@ -96,5 +98,4 @@ def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
             namespaces.add(model)
         else:
             named.add(Application(model, name))
-    applications = Applications(frozenset(named), frozenset(models), frozenset(namespaces))
-    return applications, tuple(problems)
+    return Applications(frozenset(named), frozenset(models), frozenset(namespaces)), tuple(problems)

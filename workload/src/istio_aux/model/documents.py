@@ -29,7 +29,8 @@ DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
 MOST = 200_000
 
 # Tokens, and bytes, between two pauses of `cutting`: a millisecond or two.
-_STRETCH, _BYTES = 4096, 64 * 1024
+_STRETCH = 4096
+_BYTES = 64 * 1024
 
 # A token is a bracket with what is before it. To read hundreds of thousands of siblings at once,
 # that may be values of up to two levels, of which most of a pod consists. A value is tried three
@@ -73,10 +74,13 @@ def cutting(body: bytes, deepest: int = DEEPEST, most: int = sys.maxsize) -> Wor
         token = pattern.match(body, position)
         if token is None or token.end() == position:  # The patterns leave no byte out.
             raise ValueError(f"no JSON at byte {position}")
-        position, kind, number = token.end(), token.lastindex, number + 1
+        position = token.end()
+        kind = token.lastindex
+        number += 1
         if kind == 3:
             if cut and depth == cut:
-                cut, start = 0, position
+                cut = 0
+                start = position
             depth -= 1
         elif kind:
             depth += 1
@@ -175,8 +179,8 @@ def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | Bad
         yield Document(f"{place}: item {number}", item, item, readable is not body, kind, version)
 
 
+# A document, or why there is none, and the number of lines before it.
 _Part = tuple[int, bytes | Exception]
-"""A document, or why there is none, and the number of lines before it."""
 
 
 def _split(body: bytes) -> Iterator[_Part]:
@@ -195,7 +199,8 @@ def _split_json(body: bytes) -> Iterator[_Part]:
     decoder = json.JSONDecoder()
     line = 0
     try:
-        text, position = body.decode(), 0
+        text = body.decode()
+        position = 0
         while position < len(text):
             _, end = decoder.raw_decode(text, position)
             yield line, text[position:end].encode()
@@ -268,8 +273,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: Any, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, "|" if "\n" in value else None)
 
 
 _Dumper.add_representer(str, _text_node)

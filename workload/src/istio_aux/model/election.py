@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from istio_aux.model.annotations import Annotation
 from istio_aux.model.pod import Struct
@@ -38,7 +37,7 @@ TRANSITIONS = 2**31 - 1
 
 CHECKPOINT = Annotation(ANNOTATION, str, "a checkpoint", longest=LONGEST)
 
-_Name = Annotated[str, Meta(max_length=253)]
+_Name = Annotated[str, msgspec.Meta(max_length=253)]
 
 
 class LeaseRecord(Struct, frozen=True):
@@ -62,8 +61,7 @@ class Observation(msgspec.Struct, frozen=True):
         """Add what was read now. The same record again does not extend its holder's time."""
         if record is None:
             return Observation(self.record, self.since, exists=False)
-        since = self.since if record == self.record else now
-        return Observation(record, since, exists=True)
+        return Observation(record, self.since if record == self.record else now, exists=True)
 
     @property
     def holder(self) -> str:
@@ -119,8 +117,8 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
 class Since(msgspec.Struct, frozen=True, array_like=True):
     """The state of an injector, and since when it has it. Another version may know other states."""
 
-    state: Annotated[str, Meta(max_length=40)]
-    since: Annotated[datetime, Meta(tz=True)]
+    state: Annotated[str, msgspec.Meta(max_length=40)]
+    since: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -149,7 +147,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """
 
     # Controllers whose new pod had no sidecar either, and when that pod was created.
-    failed: Mapping[_Name, Annotated[datetime, Meta(tz=True)]] = {}
+    failed: Mapping[_Name, Annotated[datetime, msgspec.Meta(tz=True)]] = {}
     injectors: Mapping[_Name, Since] = {}  # By the name of the configuration.
     # Controllers of which a pod is being replaced, those that began last at the end.
     replaced: Mapping[_Name, Replaced] = {}
@@ -160,8 +158,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
         newest = sorted(failed, key=lambda item: (item[1], item[0]), reverse=True)[:FAILED]
         known = sorted(self.injectors.items())[:INJECTORS]
         replaced = [(key, pod) for key, pod in self.replaced.items() if len(key) <= OWNER]
-        left = Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
-        return msgspec.json.encode(left).decode()
+        return msgspec.json.encode(
+            Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
+        ).decode()
 
 
 _decoder = msgspec.json.Decoder(Checkpoint)

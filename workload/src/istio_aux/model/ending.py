@@ -21,8 +21,8 @@ SHORT = 5
 DRAIN = 5.0  # Seconds, Istio's default (pkg/config/mesh/mesh.go).
 KILLED = frozenset({137, 143})  # By SIGKILL, or by SIGTERM before the agent handles that.
 
+# That of a native sidecar (k8s@1.36 pkg/controller/job pod_failure_policy.go matchOnExitCodes).
 COUNTED = "a rule of podFailurePolicy that names no container counts its exit code"
-"""That of a native sidecar (k8s@1.36 pkg/controller/job pod_failure_policy.go matchOnExitCodes)."""
 
 _LONGEST = 64 * 1024  # Characters of a ProxyConfig that are searched.
 _config = Annotation(PROXY_CONFIG, str, "YAML", longest=_LONGEST)
@@ -72,8 +72,7 @@ def drain(pod: Pod) -> float:
     proxies = (container for container in pod.containers if container.name == PROXY)
     variables = (each for proxy in proxies for each in proxy.env or ())
     written = (each.value for each in variables if each.name == "PROXY_CONFIG" and each.value)
-    text = next(written, None) or _config.get(pod.metadata) or ""
-    found = _DRAIN.search(text, 0, _LONGEST)
+    found = _DRAIN.search(next(written, None) or _config.get(pod.metadata) or "", 0, _LONGEST)
     return float(found[1]) if found else DRAIN
 
 
@@ -83,7 +82,8 @@ def killed(pod: Pod) -> str:
     The kubelet writes how a native proxy ended together with the last phase of its pod, and not
     earlier (k8s@1.36 kubelet.go SyncTerminatingPod, status_manager.go mergePodStatus).
     """
-    ended, phase = pod.exits.get(PROXY), pod.status.phase
+    ended = pod.exits.get(PROXY)
+    phase = pod.status.phase
     if phase not in {"Succeeded", "Failed"} or not pod.has_native_proxy or ended is None:
         return ""
     if ended.exit_code not in KILLED or ended.reason == "OOMKilled":
@@ -95,6 +95,6 @@ def killed(pod: Pod) -> str:
             f"its payload left it nothing of {LONG if grace is None else grace} s of grace: the"
             f" payload's time and {SHORT} s more is enough"
         )
+    reason = f"{PROXY} was killed with exit code {ended.exit_code}: {enough}"
     counts = phase == "Failed" and api_of(controller(pod.metadata)) is BATCH
-    policy = f"; {COUNTED}" if counts else ""
-    return f"{PROXY} was killed with exit code {ended.exit_code}: {enough}{policy}"
+    return f"{reason}; {COUNTED}" if counts else reason

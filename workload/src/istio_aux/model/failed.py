@@ -47,8 +47,11 @@ def failure(pod: Pod) -> FailedPod | None:
     What is ended by force has containers that exit with anything: such a pod has a reason, or is
     being deleted (k8s@1.36 pkg/kubelet eviction_manager.go, active_deadline.go, preemption.go).
     """
-    forced = pod.status.reason or pod.metadata.deletion_timestamp is not None
-    if forced or pod.restart_policy == "Always":
+    if (
+        pod.status.reason
+        or pod.metadata.deletion_timestamp is not None
+        or pod.restart_policy == "Always"
+    ):
         return None
     if pod.status.phase in {"Pending", "Running"}:
         return next(_ends_proxy(pod), None)
@@ -67,7 +70,8 @@ def recent_failure(pod: Pod, now: Moment) -> FailedPod | None:
 
 def _failed(pod: Pod) -> Iterator[FailedPod]:
     """How the mesh failed a pod whose phase is Failed."""
-    exits, owner = pod.exits, controller(pod.metadata)
+    exits = pod.exits
+    owner = controller(pod.metadata)
     if VALIDATION in exits and exits[VALIDATION].exit_code == NOT_SET_UP:
         why = "Istio's CNI plugin had not set up its network, and the payload never began"
         yield FailedPod(
@@ -86,8 +90,11 @@ def _failed(pod: Pod) -> Iterator[FailedPod]:
     if [each.name for each in failed] == [PROXY] and PROXY in exits and len(pod.containers) > 1:
         why = f"every other container exited with 0, but {PROXY} {finished(failed[0], pod).why}"
         again = f", and {owner} counts a failure" if owner else ""
-        fix = f"`{START}: native`: the exit code of a native proxy does not fail a pod"
-        yield FailedPod(Code.PROXY_FAILED, f"{why}: the pod has failed{again}", _held(pod) or fix)
+        yield FailedPod(
+            Code.PROXY_FAILED,
+            f"{why}: the pod has failed{again}",
+            _held(pod) or f"`{START}: native`: the exit code of a native proxy does not fail a pod",
+        )
 
 
 def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
@@ -100,7 +107,8 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
         if status.name != PROXY or not pod.has_native_proxy or not ended or ended.exit_code:
             continue
         if beside := outlived(pod, ended.finished_at):
-            owner, again = controller(pod.metadata), status.restart_count
+            owner = controller(pod.metadata)
+            again = status.restart_count
             counts = pod.restart_policy == "OnFailure" and api_of(owner) is BATCH
             times = f"{again} time{'' if again == 1 else 's'}"
             reason = (
@@ -108,13 +116,18 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
                 " the payload ends the proxy itself"
                 + (f", which {owner} counts as a failure each time" if counts else "")
             )
-            fix = "take out what ends it: a native proxy ends by itself after the payload"
-            yield FailedPod(Code.PROXY_ENDED, reason, fix, zoned(ended.finished_at))
+            yield FailedPod(
+                Code.PROXY_ENDED,
+                reason,
+                "take out what ends it: a native proxy ends by itself after the payload",
+                zoned(ended.finished_at),
+            )
 
 
 def outlived(pod: Pod, ended: datetime | None) -> list[str]:
     """The containers of the payload that ran when the proxy ended, and still do."""
-    at, names = zoned(ended), list[str]()
+    at = zoned(ended)
+    names = list[str]()
     for each in (*pod.init_containers, *pod.containers):
         state = pod.states.get(each.name)
         began = zoned(state.running.started_at) if state and state.running else None
@@ -147,9 +160,10 @@ def _policy(pod: Pod) -> str:
         return ""
     injected = {PROXY, *ISTIOS_INIT}
     own = [
-        each.name for each in (*pod.init_containers, *pod.containers)
+        each.name
+        for each in (*pod.init_containers, *pod.containers)
         if each.name not in injected and not known(each)
-    ]  # fmt: skip
+    ]
     on = {"operator": "In", "values": [NOT_SET_UP]}
     rules = [
         *({"action": "Count", "onExitCodes": {"containerName": name, **on}} for name in own),
@@ -171,8 +185,12 @@ def of_job(job: Job, api: JobApi | None) -> str:
     if found := next((conditions[name] for name in _NO_PODS if name in conditions), None):
         at = zoned(found.last_transition_time)
         when = f" since {in_utc(at):%Y-%m-%d %H:%M}Z" if at else ""
-        why = ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message)))
-        said.append(one_line(why, LONGEST))
+        said.append(
+            one_line(
+                ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message))),
+                LONGEST,
+            )
+        )
     elif job.run_policy.suspend:
         said.append("it is suspended")
     manager = job.run_policy.managed_by

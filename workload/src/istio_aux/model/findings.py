@@ -33,7 +33,8 @@ class Code(StrEnum):
     def __new__(cls, code: str, what: str) -> Self:
         """A member is its code."""
         made = str.__new__(cls, code)
-        made._value_, made.what = code, what
+        made._value_ = code
+        made.what = what
         return made
 
     @property

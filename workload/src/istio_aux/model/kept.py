@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Present, Struct
@@ -52,9 +51,10 @@ _CREATES = (
 )
 # Stands for all webhooks of a configuration that is too large.
 UNCLEAR = Webhook(
-    name="too-large.sidecar-injector.istio.io", client_config=ClientConfig(ca_bundle="?"),
+    name="too-large.sidecar-injector.istio.io",
+    client_config=ClientConfig(ca_bundle="?"),
     rules=_CREATES,
-)  # fmt: skip
+)
 
 
 class Reasoned(Struct, frozen=True):
@@ -79,7 +79,7 @@ def packed(value: object) -> bytes:
 def brief(decision: D) -> D:
     """A decision with a reason of less than a kilobyte, whatever characters it has."""
     longest = _REASON if decision.reason.isascii() else _REASON // 4
-    return structs.replace(decision, reason=shortened(decision.reason, longest))
+    return msgspec.structs.replace(decision, reason=shortened(decision.reason, longest))
 
 
 def labels(namespace: Namespace) -> Mapping[str, str]:
@@ -97,13 +97,14 @@ def configuration(found: Configuration) -> Configuration:
     bundles = [it.client_config.ca_bundle for it in ours]
     same = {bundle: bundle for bundle in bundles}
     webhooks = tuple(
-        structs.replace(
-            it, client_config=structs.replace(it.client_config, ca_bundle=same[bundle]),
+        msgspec.structs.replace(
+            it,
+            client_config=msgspec.structs.replace(it.client_config, ca_bundle=same[bundle]),
             rules=_CREATES if it.creates_pods else None,
             match_conditions=({},) if it.match_conditions else None,
         )
         for it, bundle in zip(ours, bundles, strict=True)
-    )  # fmt: skip
+    )
     rest = size(webhooks) - size(bundles)
     if rest > MOST_OF_ISTIO or size([*same]) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
@@ -115,9 +116,11 @@ def endpoints(found: EndpointSlice) -> EndpointSlice:
     meta = found.metadata
     return EndpointSlice(
         metadata=Metadata(
-            name=meta.name, namespace=meta.namespace, uid=meta.uid,
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
             labels={SERVICE: found.service.name} if found.service else None,
         ),
         endpoints=(Endpoint(addresses=("",)),) if found.ready else (),
         ports=(Present(),),
-    )  # fmt: skip
+    )

@@ -18,7 +18,8 @@ from istio_aux.model.pod import Container, Pod, PodSpec, RestartRule, Terminated
 # pkg/kubelet/kubelet_pods.go getPhase), and of one that the container runtime no longer knows
 # (pkg/kubelet/container/helpers.go ShouldContainerBeRestarted, kubernetes#22607). The kubelet
 # starts the container again whatever its exit code and policy.
-RESTARTING_ALL, UNKNOWN = "RestartingAllContainers", "ContainerStatusUnknown"
+RESTARTING_ALL = "RestartingAllContainers"
+UNKNOWN = "ContainerStatusUnknown"
 _RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
@@ -82,7 +83,8 @@ def finished(container: Container, pod: Pod, *, obeyed: bool | None = True) -> F
     if state.terminated is None:
         reason = state.waiting.reason if state.waiting else ""
         return Finished(False, f"waiting: {reason}" if reason else "waiting")
-    how, code = _exit(state.terminated), state.terminated.exit_code
+    how = _exit(state.terminated)
+    code = state.terminated.exit_code
     if pod.status.phase in {"Succeeded", "Failed"}:
         return Finished(True, how)
     if mark := _RESTARTED_ANYWAY.get(state.terminated.reason):
@@ -92,7 +94,8 @@ def finished(container: Container, pod: Pod, *, obeyed: bool | None = True) -> F
     if not obeyed and container.restart_policy is not None and _depends(container, pod, code):
         again = obeyed is None or not again
         if obeyed is None:
-            verb, rule = "may be restarted", f"{rule}, which kubelets up to 1.34 ignore"
+            verb = "may be restarted"
+            rule = f"{rule}, which kubelets up to 1.34 ignore"
         else:
             verb = "will be restarted" if again else "not restarted"
             rule = f"restartPolicy {pod.restart_policy}; the kubelet ignores {rule}"

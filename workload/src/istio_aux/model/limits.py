@@ -50,11 +50,11 @@ class LimitRange(Struct, frozen=True):
     spec: _LimitSpec = _LimitSpec()
 
 
+# Both kinds, by their names in paths.
 LIMITED: Mapping[str, type[ResourceQuota | LimitRange]] = {
     "limitranges": LimitRange,
     "resourcequotas": ResourceQuota,
 }
-"""Both kinds, by their names in paths."""
 
 
 class Limit(Struct, frozen=True):
@@ -84,7 +84,8 @@ def of_quota(found: ResourceQuota) -> Limit:
     Of its scopes those about a deadline count; one with another scope counts every pod.
     `ValueError`: an amount cannot be read.
     """
-    used, left = _read(found.status.used), dict[str, int]()
+    used = _read(found.status.used)
+    left = dict[str, int]()
     for name, most in _read(found.status.hard).items():
         # ``cpu`` is short for ``requests.cpu`` (core/evaluator pods.go podComputeUsageHelper).
         full = f"requests.{name}" if name in COUNTED else name
@@ -99,7 +100,8 @@ def of_range(found: LimitRange) -> Limit:
 
     `ValueError`: an amount cannot be read.
     """
-    most, ratio = dict[str, int](), dict[str, int]()
+    most = dict[str, int]()
+    ratio = dict[str, int]()
     for item in found.spec.limits or ():
         if item.type != "Pod":
             continue

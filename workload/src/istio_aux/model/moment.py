@@ -28,8 +28,8 @@ class Moment(NamedTuple):
         return datetime.fromtimestamp(self.wall, UTC)
 
 
+# Returns the present. Its monotonic clock is the running event loop's, which timeouts use.
 Clock = Callable[[], Moment]
-"""Returns the present. Its monotonic clock is the running event loop's, which timeouts use."""
 
 # To the end of the year 9999: Python's `datetime` has no later time.
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
@@ -59,7 +59,8 @@ def token_life(token: str | None) -> TokenLife | None:
     """Read the life of a JSON Web Token, without verifying it; None if the token does not say."""
     try:
         claims = (token or "").split(".")[1]
-        text = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
-        return msgspec.json.decode(text, type=TokenLife)
+        return msgspec.json.decode(
+            base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)), type=TokenLife
+        )
     except (IndexError, *UNDECODABLE):
         return None

@@ -23,9 +23,17 @@ START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their n
 SETTINGS = "istio-aux.io/settings"
 # Settings that concern only a process, so that the annotation has none of them.
 LOCAL_SETTINGS = frozenset(
-    {"kubeconfig", "log-level", "pebble-socket", "status-address", "tls-certificate", "tls-key",
-     "unknown-keys", "webhook-address"}
-)  # fmt: skip
+    {
+        "kubeconfig",
+        "log-level",
+        "pebble-socket",
+        "status-address",
+        "tls-certificate",
+        "tls-key",
+        "unknown-keys",
+        "webhook-address",
+    }
+)
 # Characters of the annotation, which is empty if it would be longer: an object may have 256 KiB of
 # annotations (apimachinery TotalAnnotationSizeLimitB).
 LONGEST_SETTINGS = 100_000
@@ -66,7 +74,8 @@ def quit_command(port: int | None) -> tuple[str, ...]:
 # listens in every pod.
 WAIT = ("pilot-agent", "wait")
 TIMEOUT_FLAG = "--timeoutSeconds="
-READY_PORT, READY = 15021, "GET /healthz/ready"
+READY_PORT = 15021
+READY = "GET /healthz/ready"
 
 EVENT_CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``: a qualified name.
 EventAction = Literal["Evict", "Quit", "Report"]

@@ -26,7 +26,8 @@ _SERVICES = {
 
 # Characters of a controller's UID, of which the API server's have 36, and of its names: the group
 # of an API has 253 at most, and its version 63.
-LONGEST_UID, LONGEST = 64, 317
+LONGEST_UID = 64
+LONGEST = 317
 
 # Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
 # stateful_set_utils.go).
@@ -93,13 +94,20 @@ def controls(owner: OwnerReference | None, name: str) -> PodController:
     """Read what ``owner`` is, which controls a pod of this name."""
     if owner is None:
         return PodController()
-    api, kind = group(owner), owner.kind
+    api = group(owner)
+    kind = owner.kind
     is_job = kind in _JOBS.get(api, ())
     obstacle = ""
     if not is_job and kind not in _SERVICES.get(api, ()):
         obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
     number = _ORDINAL.fullmatch(name) if (api, kind) == ("apps", "StatefulSet") else None
-    return PodController(kind, owner.uid, is_job, obstacle, int(number[1]) if number else None)
+    return PodController(
+        kind,
+        owner.uid,
+        is_job,
+        obstacle,
+        int(number[1]) if number else None,
+    )
 
 
 def failure(owner: OwnerReference, restart_policy: str) -> str:
@@ -126,13 +134,13 @@ class JobApi(msgspec.Struct, frozen=True):
 BATCH = JobApi("batch/v1", "kubernetes.io/job-controller")
 # 1.9 common_types.go. mpi-operator's API is kubeflow.org/v2beta1.
 _TRAINING = JobApi("kubeflow.org/v1", "kubeflow.org/training-operator")
+# All kinds of Job whose API is known.
 KINDS: Mapping[str, JobApi] = {
     "Job": BATCH,
     **dict.fromkeys(sorted(TRAINING_KINDS), _TRAINING),
     "JobSet": JobApi("jobset.x-k8s.io/v1alpha2", "jobset.sigs.k8s.io/jobset-controller"),
     "TrainJob": JobApi("trainer.kubeflow.org/v1alpha1", "trainer.kubeflow.org/trainjob-controller"),
 }
-"""All kinds of Job whose API is known."""
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:
@@ -160,8 +168,7 @@ def counts_exits(policy: PodFailurePolicy | None) -> bool:
     """
     codes = [rule.on_exit_codes for rule in (policy and policy.rules) or ()]
     every = [each for each in codes if each is not None and not each.get("containerName")]
-    own = ("In", [NOT_SET_UP])
-    return any((each.get("operator"), each.get("values")) != own for each in every)
+    return any((each.get("operator"), each.get("values")) != ("In", [NOT_SET_UP]) for each in every)
 
 
 class JobCounts(NamedTuple):

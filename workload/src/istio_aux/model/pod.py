@@ -70,7 +70,8 @@ class Present(Struct, frozen=True):
 S = TypeVar("S", bound=Struct | bytes)
 _encoder = msgspec.json.Encoder()
 _alike = OrderedDict[tuple[type, bytes], Struct | bytes]()
-_MANY, _LARGE = 512, 2048  # Values that are compared with, and bytes of each: tenants write them.
+_MANY = 512
+_LARGE = 2048  # Values that are compared with, and bytes of each: tenants write them.
 
 
 def alike(value: S) -> S:
@@ -429,8 +430,11 @@ def _without_nulls(value: object, levels: int = 64) -> object:
     if not levels:
         return None
     if isinstance(value, dict):
-        items = cast("dict[Any, object]", value).items()
-        return {key: _without_nulls(item, levels - 1) for key, item in items if item is not None}
+        return {
+            key: _without_nulls(item, levels - 1)
+            for key, item in cast("dict[Any, object]", value).items()
+            if item is not None
+        }
     if isinstance(value, list):
         return [_without_nulls(item, levels - 1) for item in cast("list[object]", value)]
     return value

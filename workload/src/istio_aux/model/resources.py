@@ -15,7 +15,8 @@ from istio_aux.model.annotations import Annotation
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.text import UNDECODABLE
 
-CPU, MEMORY = "cpu", "memory"
+CPU = "cpu"
+MEMORY = "memory"
 
 # A share or a slice of a GPU counts as one, as the device plugin offers it. Not every device of a
 # vendor is a GPU (nvidia.com/hostdev is a network card, amd.com/xilinx_… an FPGA), and of Intel's
@@ -30,7 +31,18 @@ _QUANTITY = re.compile(
 )
 _LONGEST = 40  # Characters of a quantity: 2^63 has 19 digits.
 _MOST = 2**63 - 1
-_POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_POWERS = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
 _BINARY = "KMGTPE"
 
 _UNIT = 10**9  # Parts of one. The API server stores no smaller ones (apimachinery Quantity).
@@ -59,12 +71,16 @@ class Requests(Struct, frozen=True):
     def __str__(self) -> str:
         """``24 GPUs, 48 CPUs, 192Gi of memory``; empty for nothing."""
         cpus = f"{self.millicpu / 1000:.15g}"
-        parts = (
-            f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "",
-            f"{cpus} CPU{'' if cpus == '1' else 's'}" if self.millicpu else "",
-            f"{_bytes(self.memory)} of memory" if self.memory else "",
+        return ", ".join(
+            filter(
+                None,
+                (
+                    f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "",
+                    f"{cpus} CPU{'' if cpus == '1' else 's'}" if self.millicpu else "",
+                    f"{_bytes(self.memory)} of memory" if self.memory else "",
+                ),
+            )
         )
-        return ", ".join(filter(None, parts))
 
 
 class _Resources(Struct, frozen=True):
@@ -75,21 +91,24 @@ class _Resources(Struct, frozen=True):
 _resources = msgspec.json.Decoder(_Resources | None)
 _quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 
+# Parts of each amount, by what a ResourceQuota calls it, such as `limits.memory`.
 Amounts = Mapping[str, int]
-"""Parts of each amount, by what a ResourceQuota calls it, such as ``limits.memory``."""
 
+# What a ResourceQuota or a LimitRange may count that a proxy requests or may use.
 COUNTED = (CPU, MEMORY, "ephemeral-storage")
-"""What a ResourceQuota or a LimitRange may count that a proxy requests or may use."""
 
 
 def amounts(resources: msgspec.Raw) -> Counter[str]:
     """Requests and limits of what is `COUNTED`; `UNDECODABLE`: they cannot be read."""
     decoded = (_resources.decode(resources) if resources else None) or _Resources()
-    return Counter({
-        f"{kind}.{name}": quantity(str(given[name])[: _LONGEST + 1])
-        for kind, given in (("requests", decoded.requests), ("limits", decoded.limits))
-        for name in COUNTED if given and name in given
-    })  # fmt: skip
+    return Counter(
+        {
+            f"{kind}.{name}": quantity(str(given[name])[: _LONGEST + 1])
+            for kind, given in (("requests", decoded.requests), ("limits", decoded.limits))
+            for name in COUNTED
+            if given and name in given
+        }
+    )
 
 
 def requests(pod: Pod) -> Requests | None:
@@ -157,13 +176,16 @@ def too_small(pod: Pod, *, native: bool, proxy: Amounts | None = None) -> str:
     size, known = size_of_proxy(pod, proxy)
     try:
         own = amounts(pod.spec.resources)
-        before, after = totals(pod, {}, native=False), totals(pod, size, native=native)
+        before = totals(pod, {}, native=False)
+        after = totals(pod, size, native=native)
     except UNDECODABLE:
         return ""
     limited = any(name.startswith("limits.") for name in own)
-    short, low = Counter[str](), Counter[str]()
+    short = Counter[str]()
+    low = Counter[str]()
     for name in (CPU, MEMORY):
-        request, limit = f"requests.{name}", f"limits.{name}"
+        request = f"requests.{name}"
+        limit = f"limits.{name}"
         given = own[request] or (before.get(request) if limited else 0) or own[limit]
         if 0 < given < after.get(request, 0):
             short[name] = after[request]
@@ -199,18 +221,22 @@ def quantity(text: str) -> int:
     return math.ceil(Fraction(match[1]) * factor * _UNIT)
 
 
+# Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values).
 ISTIOS: Amounts = {
-    "requests.cpu": quantity("100m"), "requests.memory": quantity("128Mi"),
-    "limits.cpu": quantity("2"), "limits.memory": quantity("1Gi"),
-}  # fmt: skip
-"""Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values)."""
+    "requests.cpu": quantity("100m"),
+    "requests.memory": quantity("128Mi"),
+    "limits.cpu": quantity("2"),
+    "limits.memory": quantity("1Gi"),
+}
 
 
 def _containers(
     pod: Pod, read: Callable[[msgspec.Raw], Counter[str]]
 ) -> tuple[Counter[str], Counter[str]]:
     """What the containers need together, and at most before they start (KEP-753)."""
-    together, before, start = Counter[str](), Counter[str](), Counter[str]()
+    together = Counter[str]()
+    before = Counter[str]()
+    start = Counter[str]()
     for container in pod.containers:
         together += read(container.resources)
     for container in pod.init_containers:
@@ -236,7 +262,8 @@ def _with_requests(found: Counter[str]) -> Counter[str]:
 
 
 def _rounded(amounts: Counter[str]) -> Requests:
-    cpu, memory = amounts[CPU], amounts[MEMORY]
+    cpu = amounts[CPU]
+    memory = amounts[MEMORY]
     return Requests(
         millicpu=-(-cpu * 1000 // _UNIT),
         memory=-(-memory // _UNIT),
@@ -246,11 +273,13 @@ def _rounded(amounts: Counter[str]) -> Requests:
 
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
     """Those that count, by name."""
-    return Counter({
-        name: quantity(str(value)[: _LONGEST + 1])
-        for name, value in (requests or {}).items()
-        if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
-    })  # fmt: skip
+    return Counter(
+        {
+            name: quantity(str(value)[: _LONGEST + 1])
+            for name, value in (requests or {}).items()
+            if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
+        }
+    )
 
 
 def _bytes(number: int) -> str:
@@ -265,6 +294,8 @@ def _of_size(name: str) -> Annotation[int]:
 
 
 _SIZE = {
-    "requests.cpu": _of_size("proxyCPU"), "requests.memory": _of_size("proxyMemory"),
-    "limits.cpu": _of_size("proxyCPULimit"), "limits.memory": _of_size("proxyMemoryLimit"),
-}  # fmt: skip
+    "requests.cpu": _of_size("proxyCPU"),
+    "requests.memory": _of_size("proxyMemory"),
+    "limits.cpu": _of_size("proxyCPULimit"),
+    "limits.memory": _of_size("proxyMemoryLimit"),
+}

@@ -13,15 +13,23 @@ LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a sear
 
 ENDS = "the payload ends the proxy itself"  # What the reason begins with; the rest says where.
 
+# What a payload says that ends its proxy itself.
 ENDINGS = (
     # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
     "quitquitquit",
     # redboxllc/scuttle and its ancestor monzo/envoy-preflight (main.go kill).
-    "scuttle", "envoy-preflight", "ENVOY_ADMIN_API", "ISTIO_QUIT_API",
+    "scuttle",
+    "envoy-preflight",
+    "ENVOY_ADMIN_API",
+    "ISTIO_QUIT_API",
     # maksim-paskal/envoy-sidecar-helper (pkg/api/api.go); karlkfi/kubexit (README, Config).
-    "envoy-sidecar-helper", "-envoy.endpoint", "-envoy.port", "-envoy.ready", "kubexit", "KUBEXIT_",
-)  # fmt: skip
-"""What a payload says that ends its proxy itself."""
+    "envoy-sidecar-helper",
+    "-envoy.endpoint",
+    "-envoy.port",
+    "-envoy.ready",
+    "kubexit",
+    "KUBEXIT_",
+)
 
 # About another sidecar: the flag of cloud-sql-proxy, and ports.
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
@@ -34,16 +42,17 @@ def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
         text = said(container)
         length += len(text)
         if length > LONGEST:
-            much = f"its commands and variables have over {LONGEST >> 10} KiB"
-            yield Remark(Code.TOO_MUCH, f"too much to judge: {much}")
+            yield Remark(
+                Code.TOO_MUCH,
+                f"too much to judge: its commands and variables have over {LONGEST >> 10} KiB",
+            )
             return
         text = _without_others(text)
         kills = pod.spec.share_process_namespace and "kill" in text
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
-            what = f"{ENDS}: {word} in container {quoted(container.name)}"
-            yield Remark(Code.END_PROXY, what)
+            yield Remark(Code.END_PROXY, f"{ENDS}: {word} in container {quoted(container.name)}")
             return
 
 

@@ -117,8 +117,7 @@ class Selector(msgspec.Struct, frozen=True):
 
 def with_labels(labels: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """The labels after the changes of `Selector.missing`."""
-    changed = {**labels, **changes}
-    return {key: value for key, value in changed.items() if value is not None}
+    return {key: value for key, value in {**labels, **changes}.items() if value is not None}
 
 
 # Of namespaces. For every new pod the API server goes through a webhook and a binding of each.
@@ -174,8 +173,10 @@ class LabelSelector(Struct, frozen=True):
 
 def convert(selector: LabelSelector) -> Selector:
     """Convert the API's object (apimachinery LabelSelectorAsSelector); see `Requirement`."""
-    labels = (selector.match_labels or {}).items()
-    named = [Requirement(key, Operator.IN, (value,)) for key, value in labels]
+    named = [
+        Requirement(key, Operator.IN, (value,))
+        for key, value in (selector.match_labels or {}).items()
+    ]
     others = [
         Requirement(it.key, _operator(it), tuple(sorted({*(it.values or ())})))
         for it in selector.match_expressions or ()
@@ -187,8 +188,10 @@ def _operator(found: _Expression) -> Operator:
     try:
         return Operator(found.operator)
     except ValueError:
-        expected = f"expected one of: {', '.join(Operator)}, for {quoted(found.key)}"
-        raise ValueError(f"{quoted(found.operator)}: {expected}") from None
+        raise ValueError(
+            f"{quoted(found.operator)}: expected one of: {', '.join(Operator)},"
+            f" for {quoted(found.key)}"
+        ) from None
 
 
 _WORD = r"[^\s=!(),<>]++"
@@ -235,7 +238,8 @@ def _parse(rest: str) -> Iterator[Requirement]:
             where = quoted(rest) if rest else "the end"
             raise ValueError(f"expected {_FORMS}, found {where}")
         yield _parsed(match)
-        rest, more = rest[match.end() :], bool(match["comma"])
+        rest = rest[match.end() :]
+        more = bool(match["comma"])
 
 
 def _parsed(match: re.Match[str]) -> Requirement:
@@ -250,8 +254,9 @@ def _parsed(match: re.Match[str]) -> Requirement:
             raise ValueError(f'expected at least one value after "{match["word"]}"')
     else:
         return Requirement(match["key"], _EXISTS)
-    operator = _OPERATORS[match["sign"] or match["word"]]
-    return Requirement(match["key"], operator, tuple(sorted(values)))
+    return Requirement(
+        match["key"], _OPERATORS[match["sign"] or match["word"]], tuple(sorted(values))
+    )
 
 
 # Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label).
@@ -260,8 +265,16 @@ DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST_NAME = 253
 
-_ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
-_OPERATORS = {"=": _IN, "==": _IN, "in": _IN, "!=": Operator.NOT_IN, "notin": Operator.NOT_IN}
+_ABSENT = Operator.DOES_NOT_EXIST
+_EXISTS = Operator.EXISTS
+_IN = Operator.IN
+_OPERATORS = {
+    "=": _IN,
+    "==": _IN,
+    "in": _IN,
+    "!=": Operator.NOT_IN,
+    "notin": Operator.NOT_IN,
+}
 # apimachinery pkg/util/validation: IsQualifiedName, IsValidLabelValue.
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"

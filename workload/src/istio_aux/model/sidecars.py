@@ -54,10 +54,10 @@ def _classic(row: Known, container: str) -> SidecarRule:
     return SidecarRule(container, row.port, row.path, row.switch, how)
 
 
+# What `NAME=quit` means, whatever the image.
 SHIPPED: Mapping[str, SidecarRule] = {
     name: _classic(row, name) for row in KNOWN if row.port for name in row.names.split()[:1]
 }
-"""What ``NAME=quit`` means, whatever the image."""
 ENDS_LAST = frozenset(name for row in KNOWN if row.ends_last for name in row.names.split())
 _BY_NAME: Mapping[str, Sequence[Known]] = {
     name: [row for row in KNOWN if name in row.names.split()]
@@ -113,7 +113,8 @@ def combined(
     What is ``shipped`` counts for names that neither has, unless one is `OFF`. One that is to be
     native and ``stays`` as it is, is told to exit if that is known.
     """
-    rules, given = dict[str, SidecarRule](), (*option, *own)
+    rules = dict[str, SidecarRule]()
+    given = (*option, *own)
     for rule in given if OFF in given else (*shipped, *given):
         before = rules.get(rule.container)
         if not (stays and rule.how is How.NATIVE and before and before.how is How.QUIT):
@@ -142,7 +143,8 @@ def _rule(entry: str) -> SidecarRule | None:
     match = RULE.fullmatch(entry)
     if match is None or int(match["port"] or 0) > 65535:
         return None
-    name, how = match["name"], match["how"]
+    name = match["name"]
+    how = match["how"]
     if name is None:
         return OFF
     if how == How.QUIT:

@@ -77,7 +77,8 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
         return
     if kind == "TrainJob":
         raise ValueError("a TrainJob has no pod template: give its TrainingRuntime")
-    path, metadata = WORKLOADS[group, kind], _map(manifest, "metadata")
+    path = WORKLOADS[group, kind]
+    metadata = _map(manifest, "metadata")
     name = str(metadata.get("name") or metadata.get("generateName") or "").rstrip("-")
     is_argo = group == "argoproj.io"
     unread = tuple(_unread(manifest, kind, path))
@@ -90,10 +91,23 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             pod["spec"].update(_restarts(group, parent, pod["spec"]))
         if pod:
             words = filter(None, (name, *(each.lower() for each in names), "*"))
-            own = {"name": "-".join(words), "namespace": metadata.get("namespace")}
-            pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **own}}
-            spec = msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)
-            yield PodTemplate(pod, template, is_argo, JobCounts.of(spec), unread)
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                **pod,
+                "metadata": {
+                    **pod["metadata"],
+                    "name": "-".join(words),
+                    "namespace": metadata.get("namespace"),
+                },
+            }
+            yield PodTemplate(
+                pod,
+                template,
+                is_argo,
+                JobCounts.of(msgspec.convert({key: parent.get(key) for key in _COUNTS}, JobSpec)),
+                unread,
+            )
             unread = ()
 
 
@@ -107,13 +121,14 @@ def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
         for _, _, part in _walk(manifest, path[:length]):
             for key in sorted((WISHES & _keys(part)) - there):
                 place = ".".join((*path, "metadata"))
-                what = f"{key} is on {where}, where nothing reads it: put it on {place}"
-                yield Remark(Code.MISPLACED, what)
+                yield Remark(
+                    Code.MISPLACED,
+                    f"{key} is on {where}, where nothing reads it: put it on {place}",
+                )
 
 
 def _keys(part: Map) -> set[str]:
-    metadata = _map(part, "metadata")
-    return {key for kind in ("labels", "annotations") for key in _map(metadata, kind)}
+    return {key for kind in ("labels", "annotations") for key in _map(_map(part, "metadata"), kind)}
 
 
 def _walk(
@@ -128,7 +143,13 @@ def _walk(
         yield names, parent or {}, _checked(value, where)
     elif path[0] == "*":
         for number, (name, item) in enumerate(_items(value, where)):
-            yield from _walk(item, path[1:], f"{where}.{name or number}", (*names, name), parent)
+            yield from _walk(
+                item,
+                path[1:],
+                f"{where}.{name or number}",
+                (*names, name),
+                parent,
+            )
     else:
         above = _checked(value, where)
         place = f"{where}.{path[0]}" if where else path[0]
@@ -171,21 +192,28 @@ def _step(workflow: Map, template: Map) -> Map | None:
     if not kinds:
         return None
     if kinds == ["containerSet"]:
-        listed = _map(template, "containerSet").get("containers")
-        containers = [item for _, item in _items(listed, "containerSet.containers")]
+        containers = [
+            item
+            for _, item in _items(
+                _map(template, "containerSet").get("containers"), "containerSet.containers"
+            )
+        ]
     else:
         containers = [{**_map(template, kinds[0]), "name": "main"}]
-    common, own = _map(workflow, "podMetadata"), _map(template, "metadata")
+    common = _map(workflow, "podMetadata")
+    own = _map(template, "metadata")
     metadata = {key: {**_map(common, key), **_map(own, key)} for key in ("labels", "annotations")}
     metadata["annotations"].setdefault(WORKFLOW_NODE, "*")
     sidecars = _items(template.get("sidecars") or [], "sidecars")
-    spec = {
-        "restartPolicy": "Never",
-        "hostNetwork": workflow.get("hostNetwork"),
-        "initContainers": template.get("initContainers"),
-        "containers": [{"name": "wait"}, *containers, *(item for _, item in sidecars)],
+    return {
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "hostNetwork": workflow.get("hostNetwork"),
+            "initContainers": template.get("initContainers"),
+            "containers": [{"name": "wait"}, *containers, *(item for _, item in sidecars)],
+        },
     }
-    return {"metadata": metadata, "spec": spec}
 
 
 _STEPS_WITH_PODS = ("container", "script", "containerSet", "resource", "data")

@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 import msgspec
 
+# What decoders raise on bytes that others chose; msgspec's errors are ValueErrors.
 UNDECODABLE = (ValueError, RecursionError)
-"""What decoders raise on bytes that others chose; msgspec's errors are ValueErrors."""
 
 _LINE = 200  # Characters of what another program says.
 _SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.

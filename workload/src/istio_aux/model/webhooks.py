@@ -26,7 +26,8 @@ _DEACTIVATED = ("istio.io/deactivated", "never-match")
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 
-revision_label, _service = text_label(REVISION), text_label(SERVICE)
+revision_label = text_label(REVISION)
+_service = text_label(SERVICE)
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]++-----END CERTIFICATE-----")
 
@@ -181,12 +182,14 @@ def sorted_before(ours: str, configurations: Iterable[Configuration]) -> tuple[s
     mutating_webhook_manager.go), which is Python's order of code points. What our webhook adds must
     be there when Istio's reads the pod. Our configuration, ``ours``, need not exist.
     """
-    names = (
-        configuration.metadata.name
-        for configuration in configurations
-        if any(webhook.injects for webhook in configuration.webhooks or ())
+    return tuple(
+        sorted(
+            configuration.metadata.name
+            for configuration in configurations
+            if configuration.metadata.name < ours
+            and any(webhook.injects for webhook in configuration.webhooks or ())
+        )
     )
-    return tuple(sorted(name for name in names if name < ours))
 
 
 class Conditions(Struct, frozen=True):

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from istio_aux.kube import actions
-from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Check, Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
@@ -47,8 +46,8 @@ from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
 MOST_ENDS = 100  # Pods that wait to be read after their end. Of others nothing is told.
+# Seconds for which the watch's pods are judged by the version of a kubelet that was read.
 KUBELET_KNOWN = 300.0
-"""Seconds for which the watch's pods are judged by the version of a kubelet that was read."""
 
 
 class _Work(NamedTuple):
@@ -75,10 +74,14 @@ class QuitController:
 
         The controller changes ``scope``. ``ended`` gets the outcome of each task that has any.
         """
-        self._leadership, self._namespaces, self._ended = leadership, namespaces, ended
-        self._scope, self._client, self._clock = scope, client, clock
+        self._leadership = leadership
+        self._namespaces = namespaces
+        self._ended = ended
+        self._scope = scope
+        self._client = client
+        self._clock = clock
         self._recorder = QuitRecorder(telemetry, events)
-        self._states: dict[Key, PodState] = {}
+        self.known: dict[Key, PodState] = {}  # What is known of each pod.
         self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
         self._works: dict[Key, _Work] = {}
         self._ends = set[asyncio.Task[None]]()
@@ -86,7 +89,7 @@ class QuitController:
         self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(scope.limits.at_once, scope.limits.slot)
         self._retry_slots = Slots(scope.limits.retries_at_once, scope.limits.slot)
-        self._recorder.watched.set_function(lambda: len(self._states))
+        self._recorder.watched.set_function(lambda: len(self.known))
         self._leadership.follow(self.lead)
 
     def apply(self, resource: Pod) -> None:
@@ -96,8 +99,9 @@ class QuitController:
         something is due about them.
         """
         key = resource.metadata.key
-        state = self._states.get(key)
-        pending, native = resource.status.phase == "Pending", resource.has_native_proxy
+        state = self.known.get(key)
+        pending = resource.status.phase == "Pending"
+        native = resource.has_native_proxy
         runs = pending or resource.status.phase == "Running"
         if not runs or resource.restart_policy == "Always":
             if state:
@@ -106,7 +110,7 @@ class QuitController:
         if state is None:
             if not (resource.has_proxy or native):
                 return
-            state = self._states[key] = self._by_namespace[key.namespace][key] = PodState(key)
+            state = self.known[key] = self._by_namespace[key.namespace][key] = PodState(key)
         state.left, facts = False, self._facts(resource)
         state.decide_on(facts, self._scope, self._clock())
         quits = isinstance(state.decision, Quit)
@@ -125,7 +129,7 @@ class QuitController:
         ``last`` is its previous content, without exit codes (k8s@1.36 cache_watcher.go
         convertToWatchEvent). So a pod is read whose native proxy had too little time to end.
         """
-        if state := self._states.get(key):
+        if state := self.known.get(key):
             state.left = True
             self._steer(state)
         if last and last.has_native_proxy and is_short(last) and len(self._ends) < MOST_ENDS:
@@ -146,10 +150,10 @@ class QuitController:
 
     def relabelled(self, namespace: str) -> None:
         """A namespace was created, relabelled or deleted."""
-        labels, selected = self._namespaces.get(namespace), self._scope.namespaces
-        selected.discard(namespace)
+        labels = self._namespaces.get(namespace)
+        self._scope.namespaces.discard(namespace)
         if labels is not None and self._scope.options.namespaces.matches(labels):
-            selected.add(namespace)
+            self._scope.namespaces.add(namespace)
         self._steer_all(namespace)
 
     def set_applications(self, applications: Applications) -> None:
@@ -162,20 +166,17 @@ class QuitController:
         self._scope.leading = self._recorder.leading = leading
         self._steer_all()
 
-    @property
-    def known(self) -> Mapping[Key, PodState]:
-        """What is known of each pod."""
-        return self._states
-
     def survey(self) -> Work[list[tuple[Trouble, TroubledPod]]]:
         """Find out what is wrong with which pods, the oldest first, and set the gauges.
 
         Only the leader sets these, so that a sum over all units counts each pod once.
         """
-        now, scope = self._clock(), self._scope
-        found, counts = list[tuple[Trouble, TroubledPod]](), Counter[Counted]()
+        now = self._clock()
+        scope = self._scope
+        found = list[tuple[Trouble, TroubledPod]]()
+        counts = Counter[Counted]()
         kept = dict.fromkeys(KEEPERS, Requests())
-        for number, state in enumerate([*self._states.values()]):
+        for number, state in enumerate([*self.known.values()]):
             if number % SLICE == 0:
                 yield
             if trouble := state.trouble(scope, now):
@@ -193,11 +194,10 @@ class QuitController:
         self._scope.stopping = True
         for work in self._works.values():
             work.changed.set()
-        works = [work.task for work in self._works.values()]
-        await end_tasks([*works, *self._ends], patience)
+        await end_tasks([*(work.task for work in self._works.values()), *self._ends], patience)
 
     def _steer_all(self, namespace: str | None = None) -> None:
-        states = self._states if namespace is None else self._by_namespace.get(namespace, {})
+        states = self.known if namespace is None else self._by_namespace.get(namespace, {})
         for state in [*states.values()]:
             self._steer(state)
 
@@ -215,15 +215,16 @@ class QuitController:
         elif due := state.due(self._scope):
             begins = None if due in {"quit", "report"} else state.begins(self._scope.limits)
             if begins and (seconds := begins - self._clock().monotonic) > 0:
-                later = asyncio.get_running_loop().call_later
-                self._alarms[state.key] = later(seconds, self._steer, state)
+                self._alarms[state.key] = asyncio.get_running_loop().call_later(
+                    seconds, self._steer, state
+                )
                 return
             task = state.task = Task(state, due)
             changed = asyncio.Event()
             work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
             self._works[state.key] = _Work(changed, work)
             work.add_done_callback(lambda _: self._finished(state))
-        elif state.left and self._states.pop(state.key, None):
+        elif state.left and self.known.pop(state.key, None):
             del self._by_namespace[state.key.namespace][state.key]
             if not self._by_namespace[state.key.namespace]:
                 del self._by_namespace[state.key.namespace]
@@ -262,8 +263,7 @@ class QuitController:
                 )
             except Exception:  # One pod's failure must not stop the others.
                 self._recorder.unhandled()
-                why = "internal error, see the log"
-                action = task.failed(why, self._scope, reading=False)
+                action = task.failed("internal error, see the log", self._scope, reading=False)
         if action.outcome:
             # What a process saw late that was frozen, the next leader may count.
             self._leadership.leads()
@@ -296,11 +296,13 @@ class QuitController:
             async def still() -> bool:
                 """Whether that is to be sent now: what was read is read again once it is old."""
                 nonlocal newest, until
-                for _ in range(READS):
+                for _ in range(actions.READS):
                     if self._clock().monotonic <= until or newest != action:
                         return newest == action
                     newest, until = await self._found(state, task)
-                raise LateError(f"nothing was sent: the pod cannot be read within {FRESH:g} s")
+                raise LateError(
+                    f"nothing was sent: the pod cannot be read within {actions.FRESH:g} s"
+                )
 
             slot.give_back_after(self._scope.limits.slot, self._scope.limits.deadline)
             try:
@@ -313,12 +315,13 @@ class QuitController:
 
     async def _found(self, state: PodState, task: Task) -> tuple[Action, float]:
         """What follows from the pod as it is now, and until when, by the monotonic clock."""
-        until = self._clock().monotonic + FRESH
+        until = self._clock().monotonic + actions.FRESH
         action = task.looked(await self._read(state.key), self._scope, self._clock())
         self._record(state)
         if isinstance(action, Ask):
-            ready = await is_ready(self._client, state.key, self._scope.limits.deadline)
-            action = task.asked(ready, self._scope)
+            action = task.asked(
+                await is_ready(self._client, state.key, self._scope.limits.deadline), self._scope
+            )
         if isinstance(action, Send | Delete) and not self._leadership.leads():
             action = task.superseded(self._scope)
         return action, until
@@ -344,13 +347,27 @@ class QuitController:
         fresh = kubelet and self._clock().monotonic < kubelet.until
         return PodFacts(pod, self._scope.policy, kubelet if fresh else None)
 
-    async def _send(self, state: PodState, task: Task, what: Send, still: Check) -> AttemptResult:
+    async def _send(
+        self,
+        state: PodState,
+        task: Task,
+        what: Send,
+        still: Check,
+    ) -> AttemptResult:
         """Tell a container to exit, if ``still`` says so. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.way)
-        client, pod, deadline = self._client, state.key, self._scope.limits.deadline
         if what.way is Way.PORT_FORWARD:
-            return await forward(client, pod, what.port, what.request, deadline, still=still)
-        return await execute(client, pod, what.command, deadline, still=still)
+            return await forward(
+                self._client,
+                state.key,
+                what.port,
+                what.request,
+                self._scope.limits.deadline,
+                still=still,
+            )
+        return await execute(
+            self._client, state.key, what.command, self._scope.limits.deadline, still=still
+        )
 
     async def _delete(self, state: PodState, task: Task, version: str) -> Action:
         """Delete a pod that lost its proxy as it was read."""

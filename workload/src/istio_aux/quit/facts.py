@@ -9,17 +9,15 @@ from functools import cached_property
 from typing import Literal
 
 from istio_aux.model import annotations, resources
-from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
 from istio_aux.model.moment import zoned
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
-from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined
 
 _NO_STATE = ContainerState()
+# Reasons of a container that waits for its first start; its image may be on the way.
 BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Reasons of a container that waits for its first start; its image may be on the way."""
 
 Role = Literal["payload", "sidecar", "ignored", "init"]
 
@@ -40,22 +38,32 @@ class PodFacts:
 
     def __init__(self, pod: Pod, policy: QuitPolicy, kubelet: Kubelet | None = OBEYS) -> None:
         """Read a pod. ``kubelet`` is None if the version of the pod's kubelet was not read."""
-        self.pod, self.policy, self._kubelet = pod, policy, kubelet
+        self.pod = pod
+        self.policy = policy
+        self._kubelet = kubelet
         self._obeyed = kubelet.obeys if kubelet else None
         self.overrides = annotations.read_overrides(pod)
-        rules = combined(
-            policy.sidecars, self.overrides.sidecars, classic(pod.containers), stays=True
-        )
-        self._rules = {n: rule for n, rule in rules.items() if n not in self.overrides.after}
+        self._rules = {
+            name: rule
+            for name, rule in combined(
+                policy.sidecars,
+                self.overrides.sidecars,
+                classic(pod.containers),
+                stays=True,
+            ).items()
+            if name not in self.overrides.after
+        }
 
     @cached_property
     def containers(self) -> Mapping[str, ContainerVerdict]:
         """A verdict on each container, by name: the native sidecars, then the others."""
-        verdicts, native = dict[str, ContainerVerdict](), self.pod.native_sidecars
+        verdicts = dict[str, ContainerVerdict]()
+        native = self.pod.native_sidecars
         told = (name for name, rule in self._rules.items() if rule.how is How.QUIT)
         ending = {PROXY, *told, *(container.name for container in native)}
         for container in (*native, *self.pod.containers):
-            role, cause = "payload", None
+            role = "payload"
+            cause = None
             if container.name in ending:
                 role = "sidecar"
             elif cause := self._ignored(container.name):
@@ -72,11 +80,14 @@ class PodFacts:
         The kubelet starts one after another (kuberuntime computeInitContainerActions). What it
         does not report is none of them.
         """
-        verdicts, pod = dict[str, ContainerVerdict](), self.pod
+        verdicts = dict[str, ContainerVerdict]()
+        pod = self.pod
         started = {each.name for each in pod.statuses() if each.started}
         for container in pod.init_containers if pod.status.phase == "Pending" else ():
-            name, native = container.name, container.restart_policy == "Always"
-            state, ended = pod.states.get(name), pod.exits.get(name)
+            name = container.name
+            native = container.restart_policy == "Always"
+            state = pod.states.get(name)
+            ended = pod.exits.get(name)
             done = name in started if native else ended and ended.exit_code == 0
             if state and not done:
                 why = finished(container, pod).why
@@ -98,12 +109,14 @@ class PodFacts:
         reports nothing (k8s@1.36 kuberuntime_manager.go SyncPod), so a proxy that runs may be shown
         as one that waits. So is a proxy that is ready, while the image of the payload is pulled.
         """
-        pod, states = self.pod, self.pod.states
+        pod = self.pod
         if pod.status.phase != "Pending" or not pod.has_sidecar or pod.restart_policy == "Always":
             return None
         first, *others = pod.containers
         waits = first.name == PROXY and all(self._is_new(each.name) for each in others)
-        made = not self.initializing and all(each.name in states for each in pod.init_containers)
+        made = not self.initializing and all(
+            each.name in pod.states for each in pod.init_containers
+        )
         starts = self.state(PROXY).running or self._is_new(PROXY)
         return first.holds if waits and made and starts else None
 
@@ -119,21 +132,24 @@ class PodFacts:
 
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
-        after, problems = self.overrides.after, self.overrides.problems
-        if after and all(problem.annotation != QUIT_AFTER for problem in problems):
-            return None if name in after else f"not named by annotation {QUIT_AFTER}"
+        after = self.overrides.after
+        if after and all(
+            problem.annotation != annotations.QUIT_AFTER for problem in self.overrides.problems
+        ):
+            return None if name in after else f"not named by annotation {annotations.QUIT_AFTER}"
         rule = self._rules.get(name)
         if rule is None or rule.how is not How.IGNORE:
             return None
         if rule in self.overrides.sidecars:
-            return f"annotation {SIDECARS}"
+            return f"annotation {annotations.SIDECARS}"
         return "option sidecars" if rule in self.policy.sidecars else "it ends after all others"
 
     @cached_property
     def unfinished(self) -> Mapping[str, str]:
         """Payload containers that may still run, each with the reason."""
-        verdicts = self.containers.items()
-        return {n: v.why for n, v in verdicts if v.role == "payload" and not v.finished}
+        return {
+            n: v.why for n, v in self.containers.items() if v.role == "payload" and not v.finished
+        }
 
     @cached_property
     def finished_payload(self) -> list[str]:
@@ -143,9 +159,11 @@ class PodFacts:
     @cached_property
     def outlasting(self) -> list[str]:
         """Ignored containers that run on after the proxy: they keep the pod, without network."""
-        verdicts = self.containers.items()
-        left = [n for n, v in verdicts if v.role == "ignored" and not v.finished]
-        return [name for name in left if name not in ENDS_LAST]
+        return [
+            name
+            for name, verdict in self.containers.items()
+            if verdict.role == "ignored" and not verdict.finished and name not in ENDS_LAST
+        ]
 
     @property
     def proxy_finished(self) -> bool:
@@ -155,7 +173,8 @@ class PodFacts:
     @property
     def never_met(self) -> bool:
         """Whether the proxy had ended before any payload container started: its hold gave up."""
-        end, payload = self.ended(PROXY), [*self.unfinished, *self.finished_payload]
+        end = self.ended(PROXY)
+        payload = [*self.unfinished, *self.finished_payload]
         begins = (it.started_at for name in payload if (it := self.state(name).running))
         first = min(filter(None, map(zoned, begins)), default=None)
         again = any(map(self.pod.restarts, payload)) or bool(self.finished_payload)
@@ -204,8 +223,9 @@ class PodFacts:
     @cached_property
     def exits(self) -> Mapping[str, Terminated]:
         """How each container exited that is terminated, without init containers."""
-        exits = self.pod.exits
-        return {c.name: exits[c.name] for c in self.pod.containers if c.name in exits}
+        return {
+            c.name: self.pod.exits[c.name] for c in self.pod.containers if c.name in self.pod.exits
+        }
 
     @property
     def created(self) -> datetime | None:
@@ -251,7 +271,7 @@ class PodFacts:
         return max(filter(None, map(zoned, (self.pod.status.start_time, *ended))), default=None)
 
     @property
-    def requests(self) -> Requests | None:
+    def requests(self) -> resources.Requests | None:
         """What the pod holds that does not work, or works no more in part; None: unknown."""
         idle = self.partly_finished or self.initializing or self.gone_by or self.holding
         return resources.held(self.pod) if idle else None

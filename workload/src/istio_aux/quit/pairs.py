@@ -14,20 +14,20 @@ from istio_aux.model.findings import Code
 from istio_aux.model.pod import PROXY, ContainerState, Pod
 from istio_aux.model.sidecars import ENDS_LAST
 
+# The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go).
 KATIB_FIX = (
     "Katib's metrics collector waits for istio-proxy: set waitAllProcesses: false "
     "in ConfigMap katib-config, runtime.metricsCollectors, for new trials"
 )
-"""The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
 
+# For one whose image is not known, or where `sidecars` says so.
 GCSFUSE_FIX = (
     "the mounter of GCS FUSE waits for istio-proxy: set sidecars: gke-gcsfuse-sidecar=ignore, "
     "as option or annotation istio-aux.io/sidecars"
 )
-"""For one whose image is not known, or where `sidecars` says so."""
 
+# Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go).
 KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
-"""Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
 KATIB_MARK = "echo completed > "  # Ends the training container's command (katib pod/utils.go).
 
 
@@ -56,7 +56,8 @@ def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
 
 
 Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
+# What frees the pod, and which containers have to end before which wait for the proxy alone.
 PAIRS: Mapping[Code, tuple[str, Waiting]] = {
-    Code.KATIB: (KATIB_FIX, _katib), Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse)
-}  # fmt: skip
-"""What frees the pod, and which containers have to end before which wait for the proxy alone."""
+    Code.KATIB: (KATIB_FIX, _katib),
+    Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse),
+}

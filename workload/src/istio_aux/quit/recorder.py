@@ -24,8 +24,8 @@ from istio_aux.telemetry import Recorder, Telemetry
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 NO_WAY = "none"  # The way of a quit that ended before its first attempt.
 
+# Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together.
 RESOURCES = tuple(Requests().amounts)
-"""Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together."""
 KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
 
 
@@ -34,43 +34,65 @@ class QuitRecorder(Recorder):
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
-        counter, gauge = telemetry.counter, telemetry.gauge
-        self._quits = counter(
-            "quits", "Quits that ended, by outcome and by the way tried last.",
-            outcome=QUIT_OUTCOMES, way=(NO_WAY, *Way),
-        )  # fmt: skip
-        self._attempts = counter("quit_attempts", "Attempts to make a proxy exit, by way.", way=Way)
+        self._quits = telemetry.counter(
+            "quits",
+            "Quits that ended, by outcome and by the way tried last.",
+            outcome=QUIT_OUTCOMES,
+            way=(NO_WAY, *Way),
+        )
+        self._attempts = telemetry.counter(
+            "quit_attempts", "Attempts to make a proxy exit, by way.", way=Way
+        )
         self._exit_to_exit = telemetry.histogram(
             "payload_exit_to_proxy_exit_seconds",
             "From the last payload container's exit to the proxy's.",
-            0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600,
-        )  # fmt: skip
-        self._kept_seconds = counter(
-            "kept_resource_seconds", "Requests of freed pods, times the seconds that they waited.",
+            0.1,
+            0.25,
+            0.5,
+            1,
+            2,
+            5,
+            10,
+            30,
+            60,
+            300,
+            900,
+            3600,
+        )
+        self._kept_seconds = telemetry.counter(
+            "kept_resource_seconds",
+            "Requests of freed pods, times the seconds that they waited.",
             resource=RESOURCES,
-        )  # fmt: skip
-        self._dead_proxies = counter(
-            "dead_proxies", "Pods whose proxy ended first, by what was done.",
+        )
+        self._dead_proxies = telemetry.counter(
+            "dead_proxies",
+            "Pods whose proxy ended first, by what was done.",
             action=("reported", "deleted", "delete-failed"),
-        )  # fmt: skip
-        self._kept = gauge(
-            "kept_resources", "What stuck, blocked and unstarted pods request, by what keeps them.",
-            by=KEEPERS, resource=RESOURCES,
-        )  # fmt: skip
-        self.watched = gauge("watched_pods", "Pods whose proxy may have to quit.")
+        )
+        self._kept = telemetry.gauge(
+            "kept_resources",
+            "What stuck, blocked and unstarted pods request, by what keeps them.",
+            by=KEEPERS,
+            resource=RESOURCES,
+        )
+        self.watched = telemetry.gauge("watched_pods", "Pods whose proxy may have to quit.")
         self._troubles: dict[Counted, Gauge] = {
-            "stuck": gauge("stuck_pods", "Pods whose proxy runs on after several attempts."),
-            "blocked": gauge(
+            "stuck": telemetry.gauge(
+                "stuck_pods", "Pods whose proxy runs on after several attempts."
+            ),
+            "blocked": telemetry.gauge(
                 "blocked_pods", "Pods with finished payload containers that others keep running."
             ),
-            "unstarted": gauge(
+            "unstarted": telemetry.gauge(
                 "unstarted_pods", "Pods whose payload another container keeps from starting."
             ),
-            "held": gauge("held_pods", "Pods whose payload is held, as their proxy is not ready."),
-            "lost": gauge(
+            "held": telemetry.gauge(
+                "held_pods", "Pods whose payload is held, as their proxy is not ready."
+            ),
+            "lost": telemetry.gauge(
                 "lost_pods", "Pods whose proxy ended while a payload container may still run."
             ),
-            "would quit": gauge(
+            "would quit": telemetry.gauge(
                 "would_quit_pods", "Pods whose proxy would have been told to exit without dry-run."
             ),
         }
@@ -85,16 +107,20 @@ class QuitRecorder(Recorder):
 
     def decided(self, state: PodState, *, dry: bool) -> None:
         """There is a new decision on the pod; ``dry``: it will not be acted on."""
-        levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
-        action, reason = state.decision.action, state.decision.reason
-        level = levels.get(action, logging.INFO)
+        action = state.decision.action
+        level = {"ignore": logging.DEBUG, "report": logging.WARNING}.get(action, logging.INFO)
         action = "would quit" if dry and action == "quit" else action
-        self._log_pod(level, "decision", state.key, action=action, reason=reason)
+        self._log_pod(level, "decision", state.key, action=action, reason=state.decision.reason)
 
     def held(self, state: PodState, why: str) -> None:
         """Admission has held the pod, and its proxy is not native."""
-        note = f"the sidecar is classic, also where it could be native: {why}"
-        self._event_once(state, "Normal", "HeldNotNative", note, Code.HELD)
+        self._event_once(
+            state,
+            "Normal",
+            "HeldNotNative",
+            f"the sidecar is classic, also where it could be native: {why}",
+            Code.HELD,
+        )
 
     def loses_network(self, state: PodState, why: str) -> None:
         """The pod is being deleted, and its proxy ends long before its payload."""
@@ -115,13 +141,22 @@ class QuitRecorder(Recorder):
         """An attempt failed; there will be another."""
         level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
         self._log_pod(
-            level, "attempt-failed", state.key,
-            task=task.due, attempts=task.attempts, reason=task.failure,
-        )  # fmt: skip
+            level,
+            "attempt-failed",
+            state.key,
+            task=task.due,
+            attempts=task.attempts,
+            reason=task.failure,
+        )
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
         if task.due == "quit" and task.failures.bit_count() == 1:
-            note = f"failure {task.failures}: {task.failure}"
-            self._event(state.key, "Warning", "ProxyQuitFailed", note, code=Code.RUNS_ON)
+            self._event(
+                state.key,
+                "Warning",
+                "ProxyQuitFailed",
+                f"failure {task.failures}: {task.failure}",
+                code=Code.RUNS_ON,
+            )
 
     def ended(self, state: PodState, task: Task, end: End) -> None:
         """Nothing more is to be done about the pod for now."""
@@ -133,24 +168,30 @@ class QuitRecorder(Recorder):
                 self.lost(state)
             case QuitOutcome.DELETED:
                 self._dead_proxies.labels("deleted").inc()
-                level, event = logging.WARNING, "dead-proxy-pod-deleted"
-                self._log_pod(level, event, state.key, reason=end.reason)
+                self._log_pod(
+                    logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=end.reason
+                )
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
-                decision, by = state.decision, ", ".join(state.decision.blocked_by)
-                code = decision.code
+                decision = state.decision
+                by = ", ".join(state.decision.blocked_by)
                 if decision.stage in {"unstarted", "held"}:
-                    told = self._event_once(state, "Warning", "PodNotStarted", end.reason, code)
+                    told = self._event_once(
+                        state, "Warning", "PodNotStarted", end.reason, decision.code
+                    )
                 elif decision.action == "wait" and PROXY not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
-                        how = "NAME=ignore, names those that do not keep it"
-                        note += f"; annotation {SIDECARS}, {how}"
-                    told = self._event_once(state, "Normal", "ProxyQuitBlocked", note, code)
+                        note += (
+                            f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
+                        )
+                    told = self._event_once(
+                        state, "Normal", "ProxyQuitBlocked", note, decision.code
+                    )
                 else:
                     note = f"the pod is kept by {by}: {end.reason}"
-                    told = self._event_once(state, "Normal", "PodHeld", note, code)
+                    told = self._event_once(state, "Normal", "PodHeld", note, decision.code)
                 if told:
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
@@ -168,23 +209,37 @@ class QuitRecorder(Recorder):
         """The deletion of a pod that lost its proxy failed; `failed` says why."""
         self._dead_proxies.labels("delete-failed").inc()
 
-    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
+    def _quit(
+        self,
+        state: PodState,
+        task: Task,
+        outcome: QuitOutcome,
+        end: End,
+    ) -> None:
         way = task.way or NO_WAY
         self._quits.labels(outcome, way).inc()
         self._log_pod(
-            logging.INFO, "quit", state.key,
-            container=task.target, outcome=outcome, way=way, attempts=task.attempts,
+            logging.INFO,
+            "quit",
+            state.key,
+            container=task.target,
+            outcome=outcome,
+            way=way,
+            attempts=task.attempts,
             reason=str(end),
-        )  # fmt: skip
+        )
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             if end.after_payload is not None and task.target == PROXY and task.begun:
                 self._exit_to_exit.observe(end.after_payload)
                 kept = task.requests.amounts if task.requests and self.leading else {}
                 for resource, amount in kept.items():
                     self._kept_seconds.labels(resource).inc(amount * end.after_payload)
-            kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
-            note = f"{FINISHED if task.begun else ENDED_EARLY}; {end}"
-            self._event(state.key, kind, "ProxyQuit", note)
+            self._event(
+                state.key,
+                "Normal" if outcome is QuitOutcome.EXITED else "Warning",
+                "ProxyQuit",
+                f"{FINISHED if task.begun else ENDED_EARLY}; {end}",
+            )
 
     def _event_once(
         self,

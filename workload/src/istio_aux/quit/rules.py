@@ -29,21 +29,24 @@ from istio_aux.quit.facts import BEING_MADE, PodFacts
 from istio_aux.quit.pairs import PAIRS
 
 FINISHED = "every payload container is finished"
+# Nothing shows when that has ended: the kubelet writes the status next when the last container has
+# (k8s@1.36 kubelet.go SyncTerminatingPod).
 LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
-"""Nothing shows when that has ended: the kubelet writes the status next when the last container has
-(k8s@1.36 kubelet.go SyncTerminatingPod)."""
 NOT_BEGUN = "its payload has never started"
 ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
-ANNOTATION, NODE, FINALIZER = "annotation ", "node ", "finalizer "
-"""Beginnings of what keeps a pod, if no container does: none has a name with a space."""
+# Beginnings of what keeps a pod, if no container does: none has a name with a space.
+ANNOTATION = "annotation "
+NODE = "node "
+FINALIZER = "finalizer "
 TERMINATING_FOR = 300.0  # Seconds past its grace period after which a pod should be gone.
-_MOST_FINALIZERS, _LONGEST_KEEPER = 3, 100
+_MOST_FINALIZERS = 3
+_LONGEST_KEEPER = 100
 
 FAILURES = 3  # Restarts after which an init container counts as one that fails again and again.
+# Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
+# and reports that as `waiting`. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146).
 NOT_RESTARTED = 900.0
-"""Seconds after which a container that ended should run again: the kubelet waits for 300 s at most,
-and reports that as ``waiting``. Kubelets 1.35.0 to 1.35.2 forget some (kubernetes#137146)."""
 
 Stage = Literal["unstarted", "held", "blocked", "ending", "deleted"]
 
@@ -132,39 +135,49 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
     every payload container was finished; None: the clock of the pod's node must do.
     """
-    policy, late = facts.policy, _not_restarted(facts, now)
+    late = _not_restarted(facts, now)
     if not_begun := _unstarted(facts) or _held(facts):
         return not_begun
     if reason := next(_nothing_to_do(facts), None):
         stage, holders = _holders(facts, late)
         if holders and stage != "deleted":
             reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
-        ignored = Ignore(reason=reason, blocked_by=tuple(holders), stage=stage)
-        return _coded(ignored, facts, late)
+        return _coded(Ignore(reason=reason, blocked_by=tuple(holders), stage=stage), facts, late)
     if reason := next(_lost_proxy(facts), None):
-        delete = policy.dead_proxy is DeadProxy.DELETE
+        delete = facts.policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
-            reason, delete = f"{reason}; not deleted: {obstacle}", False
+            reason = f"{reason}; not deleted: {obstacle}"
+            delete = False
         return Report(reason=reason, delete=delete, code=Code.PROXY_LOST)
     if reason := next(_still_needed(facts), None):
         return _coded(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts, late)
     if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         return Wait(reason=reason, until=until, target=facts.target)
-    rule, reason = next(iter(facts.sidecars), None), FINISHED
+    rule = next(iter(facts.sidecars), None)
+    reason = FINISHED
     if facts.outlasting:
         reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
     port = rule.port if rule else facts.overrides.status_port
     ways = (Way.PORT_FORWARD,) if rule else ways_to(port)
     reason += f"; {rule.container} goes before {PROXY}" if rule else ""
-    return Quit(reason=reason, status_port=port, ways=ways, rule=rule, code=Code.RUNS_ON)
+    return Quit(
+        reason=reason,
+        status_port=port,
+        ways=ways,
+        rule=rule,
+        code=Code.RUNS_ON,
+    )
 
 
 def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     """Decide without a history: by the pod's own times, is it held for longer than is usual?"""
-    decision, since, least = decide(facts, now), facts.held_since, QuitLimits().blocked_after
+    decision = decide(facts, now)
+    since = facts.held_since
+    least = QuitLimits().blocked_after
     if decision.stage == "deleted":
-        since, least = facts.gone_by, TERMINATING_FOR
+        since = facts.gone_by
+        least = TERMINATING_FOR
     lasts = decision.stage != "held"  # Only the proxy of a pod that is there can say why.
     if now and since:
         lasts = now.wall - since.timestamp() >= least
@@ -187,9 +200,12 @@ def lasting(decision: Action) -> str:
 def _unstarted(facts: PodFacts) -> Wait | None:
     """Wait, where a container keeps the payload from starting."""
     if holders := _keeps_from_starting(facts):
-        reason = f"the payload has not started: {_listed(holders)}{_too_early(facts)}"
-        by = tuple(holders)
-        return Wait(reason=reason, blocked_by=by, stage="unstarted", code=Code.NOT_STARTED)
+        return Wait(
+            reason=f"the payload has not started: {_listed(holders)}{_too_early(facts)}",
+            blocked_by=tuple(holders),
+            stage="unstarted",
+            code=Code.NOT_STARTED,
+        )
     return None
 
 
@@ -204,9 +220,10 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
     if facts.holding is None:
         return None
     if facts.pod.metadata.deletion_timestamp is None:
-        reason, most = f"the payload waits for {PROXY}", timedelta(seconds=facts.holding)
+        reason = f"the payload waits for {PROXY}"
         if since := facts.held_since and in_utc(facts.held_since):
-            reason += f" since {since:%H:%M:%S}Z, until {since + most:%H:%M:%S}Z at most"
+            until = since + timedelta(seconds=facts.holding)
+            reason += f" since {since:%H:%M:%S}Z, until {until:%H:%M:%S}Z at most"
         return Wait(reason=reason, blocked_by=(PROXY,), stage="held", code=Code.HELD_BACK)
     if facts.overrides.opt_out or facts.overrides.problems:
         return None
@@ -225,14 +242,14 @@ def loses_network(facts: PodFacts) -> str:
 
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
     """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
-    action, reason = decision.action, decision.reason
+    reason = decision.reason
     if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
         return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
     if isinstance(decision, Report) and decision.delete:
         deleted = mode is QuitMode.ENABLED
         how = "the pod is deleted" if deleted else "quit: dry-run: the pod is not deleted"
-        return action, f"{reason}; dead-proxy: delete: {how}"
-    return action, reason
+        return decision.action, f"{reason}; dead-proxy: delete: {how}"
+    return decision.action, reason
 
 
 def ways_to(status_port: int) -> tuple[Way, ...]:
@@ -248,17 +265,17 @@ def ways_to(status_port: int) -> tuple[Way, ...]:
 
 def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
-    pod, phase = facts.pod, facts.pod.status.phase
+    phase = facts.pod.status.phase
     if facts.gone_by:
         yield _deleted(facts)
     if phase in {"Succeeded", "Failed"}:
         yield f"the pod is finished: phase {phase}"
-    if pod.has_native_proxy:
+    if facts.pod.has_native_proxy:
         if not facts.sidecars:
             yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
     elif PROXY not in facts.containers:
         yield f"the pod has no container {PROXY}"
-    if pod.restart_policy == "Always":
+    if facts.pod.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
     if facts.overrides.opt_out:
         yield facts.overrides.opt_out
@@ -273,7 +290,8 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
 
 def _deleted(facts: PodFacts) -> str:
     """What is known of a pod that is being deleted, late or not."""
-    left, since = facts.not_ended, facts.held_since
+    left = facts.not_ended
+    since = facts.held_since
     reason = f"the pod is being deleted since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
     said = f"not ended: {_listed(left)}" if left else "every container has ended"
     reason += f"; as the kubelet last said, {said}"
@@ -290,14 +308,16 @@ def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
     period to 0 (k8s@1.36 kubelet.go SyncTerminatedPod, status_manager.go canBeDeleted). After that
     only finalizers keep the pod (apiserver store.go ShouldDeleteDuringUpdate).
     """
-    pod, meta = facts.pod, facts.pod.metadata
-    if not (facts.gone_by and (pod.has_proxy or pod.has_native_proxy)):
+    pod = facts.pod
+    meta = facts.pod.metadata
+    has_proxy = pod.has_proxy or pod.has_native_proxy
+    if not (facts.gone_by and has_proxy) or pod.restart_policy == "Always":
         return ()
-    if pod.restart_policy == "Always":
-        return ()
-    kind, names = NODE, (pod.spec.node_name or "unknown",)
+    kind = NODE
+    names = (pod.spec.node_name or "unknown",)
     if meta.finalizers and not meta.deletion_grace_period_seconds:
-        kind, names = FINALIZER, meta.finalizers[:_MOST_FINALIZERS]
+        kind = FINALIZER
+        names = meta.finalizers[:_MOST_FINALIZERS]
     return tuple(f"{kind}{shortened(name, _LONGEST_KEEPER)}" for name in names)
 
 
@@ -311,8 +331,7 @@ def _ended_by_payload(facts: PodFacts) -> str:
         return ""
     if not {*failed.outlived(facts.pod, ended.finished_at)} & {*facts.unfinished}:
         return ""
-    found = (it.text for it in ends_its_proxy(facts.pod) if it.code is Code.END_PROXY)
-    return next(found, "")
+    return next((it.text for it in ends_its_proxy(facts.pod) if it.code is Code.END_PROXY), "")
 
 
 def _lost_proxy(facts: PodFacts) -> Iterator[str]:
@@ -320,8 +339,9 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return
     if facts.proxy_finished and facts.unfinished:
-        why = facts.containers[PROXY].why
-        lost = f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
+        lost = (
+            f"{PROXY} {facts.containers[PROXY].why}, but not finished: {_listed(facts.unfinished)}"
+        )
         yield f"{lost}; {NEVER_MET}" if facts.never_met else lost
 
 
@@ -361,9 +381,9 @@ def _still_needed(facts: PodFacts) -> Iterator[str]:
 
 def _stays(facts: PodFacts) -> Iterator[str]:
     """Reasons why the container that is next cannot be made to exit."""
-    target, pod = facts.target, facts.pod
-    container = next((each for each in pod.containers if each.name == target), None)
-    again, rule = should_restart(container, pod.spec, 0) if container else (False, "")
+    target = facts.target
+    container = next((each for each in facts.pod.containers if each.name == target), None)
+    again, rule = should_restart(container, facts.pod.spec, 0) if container else (False, "")
     if again:
         yield f"{target} is started again after it exits with 0 ({rule})"
     if not facts.state(target).running:
@@ -446,8 +466,7 @@ def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore
     for code, (fix, found) in PAIRS.items():
         others, waiting = found(facts.pod)
         if others and not by & others and by & waiting:
-            reason = f"{decision.reason}; {fix}"
-            return structs.replace(decision, reason=reason, fix=fix, code=code)
+            return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix, code=code)
     invalid = any(each.startswith(ANNOTATION) for each in by)
     code = Code.BAD_VALUE if invalid else Code.FORGOTTEN if late else Code.KEPT
     code = Code.TERMINATING if decision.stage == "deleted" else code

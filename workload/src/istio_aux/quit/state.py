@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
@@ -31,7 +30,6 @@ from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit, Report, Wait
 from istio_aux.quit.task import STUCK_AFTER, Task, exit_of
 
 # Seconds by which a watch may lag behind a GET. What is older and comes later: etcd was restored.
@@ -63,9 +61,12 @@ class QuitScope(msgspec.Struct, kw_only=True):
 
         ``chosen``: the option pod-selector matches its labels.
         """
-        covered = self.applications.covers(namespace, application)
-        selected = namespace in self.namespaces
-        why = self.options.left_out(namespace, selected=selected, chosen=chosen, covered=covered)
+        why = self.options.left_out(
+            namespace,
+            selected=namespace in self.namespaces,
+            chosen=chosen,
+            covered=self.applications.covers(namespace, application),
+        )
         return "quit: disabled" if not why and self.mode is QuitMode.DISABLED else why
 
 
@@ -105,22 +106,24 @@ class PodState:
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
             seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
         decision = kept.brief(rules.decide(facts, now, seen=seen))
-        pod, version = facts.pod, facts.pod.metadata.version
+        pod = facts.pod
+        version = facts.pod.metadata.version
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
         # A pod that starts changes all the time, and waits as all do.
         starts = pod.status.phase == "Pending" and decision.stage != "unstarted"
-        starts = starts and not isinstance(decision, Quit)
+        starts = starts and not isinstance(decision, rules.Quit)
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
-        blockers = decision.blocked_by[:MOST_BLOCKERS]
-        self.decision = alike(structs.replace(decision, blocked_by=blockers))
+        self.decision = alike(
+            msgspec.structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
+        )
         self.application = shared(application_of(pod.metadata))
         self.node = shared(pod.spec.node_name or "")
         self.chosen = scope.options.pods.matches(pod.labels)
-        self.asks = isinstance(decision, Wait) and facts.asks
-        if isinstance(decision, Quit | Wait):
+        self.asks = isinstance(decision, rules.Wait) and facts.asks
+        if isinstance(decision, rules.Quit | rules.Wait):
             self.target = decision.target
         if self.asks_for != before:
             self.unready = False
@@ -132,26 +135,24 @@ class PodState:
         self.since = min(since, now.date) if since else None
         self.requests = facts.requests if held else None
         self.gone_by = facts.gone_by.timestamp() + rules.TERMINATING_FOR if facts.gone_by else 0.0
-        self.version, self.seen = version, now.monotonic
+        self.version = version
+        self.seen = now.monotonic
         if self.task:
-            self.task.exit = exit_of(self.task.target, facts, self.waited(now), now)
+            waited = None if self.witnessed is None else now.monotonic - self.witnessed
+            self.task.exit = exit_of(self.task.target, facts, waited, now)
         return decision
-
-    def waited(self, now: Moment) -> float | None:
-        """Seconds since the payload ended, if this process saw that."""
-        return None if self.witnessed is None else now.monotonic - self.witnessed
 
     @property
     def until(self) -> Moment | None:
         """The end of the grace period, while it runs."""
-        return self.decision.until if isinstance(self.decision, Wait) else None
+        return self.decision.until if isinstance(self.decision, rules.Wait) else None
 
     @property
     def asks_for(self) -> Due | None:
         """What the newest decision asks for, now or later."""
-        if isinstance(self.decision, Quit) or self.until is not None or self.asks:
+        if isinstance(self.decision, rules.Quit) or self.until is not None or self.asks:
             return "quit"
-        if isinstance(self.decision, Report):
+        if isinstance(self.decision, rules.Report):
             return "report"
         return self.decision.stage if self.decision.blocked_by else None
 
@@ -160,9 +161,11 @@ class PodState:
         if self.asks_for == "quit" or self.first_seen is None:
             return self.until.monotonic if self.until else None
         delays = {
-            "report": limits.lost_after, "unstarted": limits.unstarted_after,
-            "held": limits.held_after, "deleted": max(0.0, self.gone_by - self.first_seen.wall),
-        }  # fmt: skip
+            "report": limits.lost_after,
+            "unstarted": limits.unstarted_after,
+            "held": limits.held_after,
+            "deleted": max(0.0, self.gone_by - self.first_seen.wall),
+        }
         return self.first_seen.monotonic + delays.get(self.asks_for or "", limits.blocked_after)
 
     def settle(self, decision: rules.Action) -> bool:
@@ -171,8 +174,7 @@ class PodState:
         return self.settled
 
     def _is_newest(self, decision: rules.Action) -> bool:
-        newest = self.decision
-        return (decision.action, decision.reason) == (newest.action, newest.reason)
+        return (decision.action, decision.reason) == (self.decision.action, self.decision.reason)
 
     def left_out(self, scope: QuitScope) -> str | None:
         """Why no process acts on it; see `QuitScope.left_out`."""
@@ -195,23 +197,32 @@ class PodState:
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod, if anything is."""
-        decision, reason, task = self.decision, self.reason(scope), self.task
+        decision = self.decision
+        reason = self.reason(scope)
+        task = self.task
         code = decision.code or ""
         if self.left or self.left_out(scope):
             return None
-        failure, begins = task.failure if task else "", self.begins(scope.limits)
+        failure = task.failure if task else ""
+        begins = self.begins(scope.limits)
         lasting = begins is None or now.monotonic >= begins
         lasting = lasting and (decision.stage != "held" or self.unready)
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
             state = "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
             return state, TroubledPod(
-                *self.key, reason, self.since, by=decision.blocked_by,
-                requests=self.requests, fix=decision.fix, lasting=lasting, code=code,
-            )  # fmt: skip
-        if isinstance(decision, Report):
+                *self.key,
+                reason,
+                self.since,
+                by=decision.blocked_by,
+                requests=self.requests,
+                fix=decision.fix,
+                lasting=lasting,
+                code=code,
+            )
+        if isinstance(decision, rules.Report):
             reason = f"{reason}; {failure}" if failure else reason
             return "lost", TroubledPod(*self.key, reason, lasting=lasting, code=code)
-        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, Quit):
+        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, rules.Quit):
             return "would quit", TroubledPod(*self.key, reason, requests=self.requests)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or (self.first_seen and self.first_seen.date)

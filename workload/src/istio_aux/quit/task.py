@@ -161,7 +161,8 @@ class Task:
 
     def __post_init__(self) -> None:
         """Remember what the state forgets with its next decision."""
-        self.target, self.requests = self.state.target, self.state.requests
+        self.target = self.state.target
+        self.requests = self.state.requests
         self.begun = self.state.decision.code is not Code.HELD_BACK
 
     @property
@@ -212,12 +213,13 @@ class Task:
             return self.exit
         if self.due != "quit":
             return End()
-        why = self.state.obstacle(scope) or self.state.decision.reason
-        return End(QuitOutcome.SUPERSEDED, why)
+        return End(QuitOutcome.SUPERSEDED, self.state.obstacle(scope) or self.state.decision.reason)
 
     def answered(self, way: Way, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
-        self.attempts, self.told, self._well = self.attempts + 1, True, answer.well
+        self.attempts += 1
+        self.told = True
+        self._well = answer.well
         # A way that is forbidden stays visible when the next one fails for another reason.
         self._answers.pop(way, None)
         self._answers[way] = answer.text
@@ -259,7 +261,9 @@ class Task:
         due = self.is_due(scope)
         if self.told and not due:
             return End(QuitOutcome.SUPERSEDED, f"not known: {why}")
-        self.told, self.failure, self.failures = False, why, self.failures + counts
+        self.told = False
+        self.failure = why
+        self.failures += counts
         return Retry(reading, pause) if due else self._leave(scope)
 
     def _leave(self, scope: QuitScope) -> Action:
@@ -281,8 +285,9 @@ class Task:
         return Ask() if decision.code is Code.HELD_BACK else self._send(decision)
 
     def _send(self, decision: Quit) -> Send:
-        way = decision.ways[self.attempts % len(decision.ways)]
-        return Send(way, decision.status_port, decision.rule)
+        return Send(
+            decision.ways[self.attempts % len(decision.ways)], decision.status_port, decision.rule
+        )
 
     def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
         if self._well and self.way:
@@ -301,7 +306,12 @@ class Task:
         return End(QuitOutcome.REPORTED, decision.reason)
 
 
-def exit_of(container: str, facts: PodFacts, waited: float | None, now: Moment) -> End | None:
+def exit_of(
+    container: str,
+    facts: PodFacts,
+    waited: float | None,
+    now: Moment,
+) -> End | None:
     """The end of a task whose container has exited; None while its status does not show that.
 
     The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
@@ -310,7 +320,9 @@ def exit_of(container: str, facts: PodFacts, waited: float | None, now: Moment) 
     ended = facts.exits.get(container)
     if ended is None:
         return None
-    at, last, created = facts.ended(container), facts.payload_ended, facts.created
+    at = facts.ended(container)
+    last = facts.payload_ended
+    created = facts.created
     age = max((now.date - created).total_seconds(), 0.0) if created else float("inf")
     after = min(max((at - last).total_seconds(), 0.0), age) if at and last else None
     outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO

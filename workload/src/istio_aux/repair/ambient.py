@@ -38,7 +38,8 @@ class Captures:
 
     def __init__(self, clock: Clock, settled: float) -> None:
         """``settled``: how long a pod is not captured until it is outside; see `rules.SETTLED`."""
-        self._now, self._settled = clock, settled
+        self._now = clock
+        self._settled = settled
         self._since: dict[Key, float] = {}  # They have an address, and are not captured.
         self._waiting: dict[Key, float] = {}  # Of them: when they are decided on again, in order.
         self.answers: dict[Key, tuple[float, bool | None]] = {}
@@ -103,13 +104,16 @@ class Asking:
         reread: Callable[[Pod], None],
     ) -> None:
         """``reconsider`` decides on a pod again, if there is one; ``reread`` as it was read."""
-        self._client, self._captures = client, captures
-        self._reconsider, self._reread = reconsider, reread
+        self._client = client
+        self._captures = captures
+        self._reconsider = reconsider
+        self._reread = reread
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
         """Ask and read as many as may be asked now."""
-        doubted, unread = self._captures.doubted, self._captures.unread
+        doubted = self._captures.doubted
+        unread = self._captures.unread
         while unread and len(self.tasks) < AT_ONCE:
             name = f"read {unread.pop()}"
             self.tasks[name] = asyncio.create_task(self._read(name), name=name)
@@ -118,8 +122,9 @@ class Asking:
                 del doubted[node]
             elif len(self.tasks) < AT_ONCE:
                 key = next(iter(doubted[node]))
-                work = self._ask(node, key, doubted[node].pop(key))
-                self.tasks[node] = asyncio.create_task(work, name=f"ask {key}")
+                self.tasks[node] = asyncio.create_task(
+                    self._ask(node, key, doubted[node].pop(key)), name=f"ask {key}"
+                )
 
     async def _read(self, name: str) -> None:
         """Read the pods of a namespace that has become ambient."""

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from istio_aux.model import kept, owners
 from istio_aux.model.annotations import redirection
-from istio_aux.model.owners import PodController
 from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
 from istio_aux.model.selectors import LONGEST_NAME
 from istio_aux.model.wish import Wish
@@ -47,15 +46,21 @@ class Candidate(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> Candidate:
         """Read a pod."""
-        meta, wish = pod.metadata, Wish.of(pod)
+        meta = pod.metadata
+        wish = Wish.of(pod)
         if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
-            api, kind = shared(owner.api_version), shared(owner.kind)
-            owner = alike(structs.replace(owner, api_version=api, kind=kind))
-        created, ends = meta.creation_timestamp, meta.deletion_timestamp
+            owner = alike(
+                structs.replace(
+                    owner, api_version=shared(owner.api_version), kind=shared(owner.kind)
+                )
+            )
+        created = meta.creation_timestamp
+        ends = meta.deletion_timestamp
         conditions = pod.status.conditions or ()
         grace = meta.deletion_grace_period_seconds
         labels = kept.size(pod.labels)
-        started, captured = pod.status.start_time, shared(redirection.get(meta) or "")
+        started = pod.status.start_time
+        captured = shared(redirection.get(meta) or "")
         made = [c.last_transition_time for c in conditions if c.type == _NETWORK]
         got = next(filter(None, (*made, started, created)), None)
         network = got.timestamp() if got else 1.0
@@ -80,14 +85,16 @@ class Candidate(Struct, frozen=True):
             addressed=network if pod.status.pod_ip else 0.0,
             renewed=captured == CAPTURED
             and network > (started.timestamp() if started else network) + RENEWED,
-        )  # fmt: skip
+        )
 
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:
         """Read of a pod what counts beside others of its controller, and not its containers."""
-        meta, owner = pod.metadata, owners.controller(pod.metadata)
-        deleting = meta.deletion_timestamp is not None
-        return cls(key=meta.key, owner=owner, deleting=deleting)
+        return cls(
+            key=pod.metadata.key,
+            owner=owners.controller(pod.metadata),
+            deleting=pod.metadata.deletion_timestamp is not None,
+        )
 
     @property
     def ended(self) -> bool:
@@ -95,6 +102,6 @@ class Candidate(Struct, frozen=True):
         return self.phase in {"Succeeded", "Failed"}
 
     @property
-    def controller(self) -> PodController:
+    def controller(self) -> owners.PodController:
         """What makes another pod in its place, if anything does."""
         return owners.controls(self.owner, self.key.name)

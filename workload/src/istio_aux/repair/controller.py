@@ -19,7 +19,6 @@ from istio_aux.injector import probe_rules
 from istio_aux.injector.probe import read_agents
 from istio_aux.injector.rules import not_ready
 from istio_aux.kube import actions
-from istio_aux.kube.actions import FRESH, READS
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
@@ -84,11 +83,18 @@ class RepairController:
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self.store = PodStore(
-            namespaces, policy, self._recorder, self._woken, options, going=going, clock=clock,
+            namespaces,
+            policy,
+            self._recorder,
+            self._woken,
+            options,
+            going=going,
+            clock=clock,
             settled=self._limits.settled,
-        )  # fmt: skip
+        )
         self._off = policy.race is RacePolicy.NONE
-        self._restarted, self._restarts = restarted, 0
+        self._restarted = restarted
+        self._restarts = 0
         self._leadership = leadership
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
@@ -96,8 +102,7 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        store = self.store
-        self._asking = Asking(client, store.captures, store.reconsider, store.reread)
+        self._asking = Asking(client, self.store.captures, self.store.reconsider, self.store.reread)
         unmeshed = telemetry.gauge("unmeshed_pods", "Pods that should be in the mesh and are not.")
         unmeshed.set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
@@ -117,11 +122,13 @@ class RepairController:
     @property
     def failed(self) -> Mapping[str, datetime]:
         """By the key of a `PodOwner`, when its new pod was made that has no sidecar either."""
-        now, failures = self._now().monotonic, self._recalled.failures
+        now = self._now().monotonic
+        failures = self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
-                known = failures.setdefault(owner.key, failure)
-                failures[owner.key] = max(known, failure, key=lambda each: each.created)
+                failures[owner.key] = max(
+                    failures.get(owner.key, failure), failure, key=lambda each: each.created
+                )
         return {key: datetime.fromtimestamp(each.created, UTC) for key, each in failures.items()}
 
     @property
@@ -149,8 +156,11 @@ class RepairController:
         ``lost``: the Lease may lack what this process knows, so nothing of that is forgotten.
         """
         if self._leading or lost:
-            known, others = self.replaced, self._recalled.replaced
-            replaced = {**others, **{k: v for k, v in replaced.items() if k not in known}}
+            known = self.replaced
+            replaced = {
+                **self._recalled.replaced,
+                **{k: v for k, v in replaced.items() if k not in known},
+            }
         self._recalled.update(failed, replaced)
 
     @property
@@ -174,8 +184,7 @@ class RepairController:
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        missing = self.store.find(Sidecar.MISSING)
-        return whole(oldest(pod for pod in missing if pod.replica.restart))
+        return whole(oldest(pod for pod in self.store.find(Sidecar.MISSING) if pod.replica.restart))
 
     def unmeshed(self, limit: int | None = None) -> Work[list[Unmeshed]]:
         """The pods that should have a sidecar and have none, the oldest first."""
@@ -211,8 +220,7 @@ class RepairController:
     async def stop(self, patience: float) -> None:
         """Start nothing more, and end what is under way within ``patience`` seconds."""
         self._stopping = True
-        tasks = [*self._tasks.values(), *self._asking.tasks.values()]
-        await end_tasks(tasks, patience)
+        await end_tasks([*self._tasks.values(), *self._asking.tasks.values()], patience)
 
     def _queue_all(self) -> None:
         """Queue all controllers about which something is known, or to be done."""
@@ -234,10 +242,17 @@ class RepairController:
 
     def _observe(self, owner: PodOwner) -> None:
         """Find out the result of the last restart, and what is next."""
-        now, replicas = self._now(), owner.replicas
+        now = self._now()
+        replicas = owner.replicas
         if self._leading:
             self._restore(owner)
-        owner.rollout = rollout.observed(owner.rollout, replicas, now, self._limits, owner.gone)
+        owner.rollout = rollout.observed(
+            owner.rollout,
+            replicas,
+            now,
+            self._limits,
+            owner.gone,
+        )
         owner.step = step = rollout.next_step(owner.rollout, replicas, now, self._limits)
         if step is None or (owner.rollout.idle and not self._leading):
             self._leave(owner)
@@ -249,8 +264,11 @@ class RepairController:
             owner.reported = False
         elif self._leading and not owner.reported:
             owner.reported = True
-            unmeshed = [pod for pod in owner.pods if pod.sidecar is Sidecar.MISSING]
-            shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
+            shows = [
+                pod.key
+                for pod in owner.pods
+                if pod.sidecar is Sidecar.MISSING and step.uid in {"", pod.key.uid}
+            ]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
 
     def _restore(self, owner: PodOwner) -> None:
@@ -265,7 +283,10 @@ class RepairController:
 
     def _leave(self, owner: PodOwner) -> None:
         self._active.pop(owner, None)
-        owner.step, owner.rollout, owner.waiting, owner.reported = None, IDLE, None, False
+        owner.step = None
+        owner.rollout = IDLE
+        owner.waiting = None
+        owner.reported = False
         self.store.forget(owner)
 
     def _start_next(self) -> None:
@@ -288,11 +309,19 @@ class RepairController:
         for key in line[: self._left]:
             owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
-            owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now, sent=False)
-            owner.waiting, owner.announced = None, False
+            owner.rollout = rollout.started(
+                owner.rollout,
+                owner.replicas,
+                replica,
+                now,
+                sent=False,
+            )
+            owner.waiting = None
+            owner.announced = False
             self._served[owner.namespace] = now.monotonic
-            restart = self._restart(owner, pod)
-            self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
+            self._tasks[owner] = asyncio.create_task(
+                self._restart(owner, pod), name=f"restart {owner}"
+            )
             self.store.queue(owner)
 
     @property
@@ -335,7 +364,8 @@ class RepairController:
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> None:
         """Read what the decision needs, store it for the next leader, and restart the pod."""
-        candidate, begun = pod.candidate, owner.rollout.replacing
+        candidate = pod.candidate
+        begun = owner.rollout.replacing
         if candidate is None:
             raise NotRestartedError(pod.action.reason, changed=True)
         labels = candidate.wish.labels
@@ -349,7 +379,8 @@ class RepairController:
             await self._leadership.save()
             await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
-        candidate, action = pod.candidate, pod.action
+        candidate = pod.candidate
+        action = pod.action
         if why := self._superseded(owner, begun) or self._outdated(pod):
             raise NotRestartedError(why, changed=True)
         if candidate is None or not isinstance(action, Restart):
@@ -360,8 +391,9 @@ class RepairController:
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise
-            changed = error.code in {404, 409}
-            raise NotRestartedError(str(error), retry_after(error), changed=changed) from error
+            raise NotRestartedError(
+                str(error), retry_after(error), changed=error.code in {404, 409}
+            ) from error
         owner.rollout = rollout.accepted(owner.rollout)
         self._restarts += 1
         self._recorder.restarted(pod.key, action)
@@ -412,13 +444,23 @@ class RepairController:
 
         A watch may be silent for a minute before that is noticed.
         """
-        common = ",".join(f"{k}={v}" for k, v in labels.items() if k not in owners.EACH_ITS_OWN)
-        selection = {**actions.NOT_TERMINAL, "labelSelector": common}
+        selection = {
+            **actions.NOT_TERMINAL,
+            "labelSelector": ",".join(
+                f"{key}={value}" for key, value in labels.items() if key not in owners.EACH_ITS_OWN
+            ),
+        }
         path = actions.collection("v1", "pods", owner.namespace)
         clock = asyncio.get_running_loop().time
-        for _ in range(READS):
+        for _ in range(actions.READS):
             begun = clock()
-            pods = await actions.list_kept(self._client, path, Pod, selection, Candidate.sibling)
+            pods = await actions.list_kept(
+                self._client,
+                path,
+                Pod,
+                selection,
+                Candidate.sibling,
+            )
             missing = owner.unlisted(pods)
             # A pod that has other labels is not listed, nor is one that has finished.
             for key in missing:
@@ -426,19 +468,24 @@ class RepairController:
                 if pod is None or Candidate.of(pod).ended:
                     how = "is gone" if pod is None else "has finished"
                     raise NotRestartedError(f"{key.name} of its controller {how}", changed=True)
-            if clock() <= begun + FRESH:
+            if clock() <= begun + actions.FRESH:
                 return
-        raise LateError(f"the pods of its controller cannot be read within {FRESH:g} s")
+        raise LateError(f"the pods of its controller cannot be read within {actions.FRESH:g} s")
 
     def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""
-        why, replacing = str(error), owner.rollout.replacing
+        why = str(error)
+        replacing = owner.rollout.replacing
         unmeshed = self.store.pods.get(pod.key) is pod and pod.sidecar is Sidecar.MISSING
         action = pod.action if isinstance(pod.action, Restart | ReportUnmeshed) else None
         self._recorder.refused(pod.key, why, action if unmeshed else None, changed=error.changed)
         if replacing and replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(
-                owner.rollout, why, self._now(), self._limits, retry_after=error.retry_after
+                owner.rollout,
+                why,
+                self._now(),
+                self._limits,
+                retry_after=error.retry_after,
             )
 
 
@@ -448,5 +495,6 @@ def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
     try:
         yield
     except KubeError as error:
-        why, pause = f"{unknown}: {error}", retry_after(error)
-        raise NotRestartedError(why, pause, changed=changed) from error
+        raise NotRestartedError(
+            f"{unknown}: {error}", retry_after(error), changed=changed
+        ) from error

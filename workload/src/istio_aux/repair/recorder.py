@@ -24,9 +24,10 @@ class RepairRecorder(Recorder):
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         super().__init__(telemetry, events)
         self._outcomes = telemetry.counter(
-            "sidecar_restarts", "Restarts of pods that lack a sidecar, by outcome.",
+            "sidecar_restarts",
+            "Restarts of pods that lack a sidecar, by outcome.",
             outcome=SIDECAR_RESTARTS,
-        )  # fmt: skip
+        )
         self._logged: dict[Key, tuple[int, ...]] = {}  # Hashes of reasons.
         self._announced: set[Key] = set()
 
@@ -37,18 +38,24 @@ class RepairRecorder(Recorder):
         """
         if not self.leading:
             return
-        logged, seen = self._logged.get(pod, ()), hash(why)
+        logged = self._logged.get(pod, ())
+        seen = hash(why)
         if seen not in logged:
             self._logged[pod] = (*logged, seen)[-_LOGGED:]
             self._log_pod(logging.WARNING, "unmeshed", pod, reason=why)
         if lasts and pod not in self._announced:
             self._announced.add(pod)
             # A cluster may be full of such pods: Events about actions overtake these.
-            reason = "OutsideMesh" if code is Code.OUTSIDE else "NoSidecar"
             self._events.emit(
-                pod, "Warning", reason=reason, action="Report", note=why, code=code,
-                mass=True, once=True,
-            )  # fmt: skip
+                pod,
+                "Warning",
+                reason="OutsideMesh" if code is Code.OUTSIDE else "NoSidecar",
+                action="Report",
+                note=why,
+                code=code,
+                mass=True,
+                once=True,
+            )
 
     def forget(self, pod: Key) -> None:
         """The pod is gone, or needs no sidecar any more."""
@@ -60,8 +67,13 @@ class RepairRecorder(Recorder):
         self.count("evicted")
         self._log_pod(logging.INFO, "restarted", pod, reason=restart.reason)
         aim = "is captured" if restart.ambient else "gets a sidecar"
-        note = f"restarted, so that it {aim}: {restart.reason}"
-        self._event(pod, "Normal", "RestartedForSidecar", note, "Evict")
+        self._event(
+            pod,
+            "Normal",
+            "RestartedForSidecar",
+            f"restarted, so that it {aim}: {restart.reason}",
+            "Evict",
+        )
 
     def refused(
         self, pod: Key, why: str, problem: ReportUnmeshed | Restart | None, *, changed: bool
@@ -85,8 +97,14 @@ class RepairRecorder(Recorder):
         self.count("stopped")
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
-            note = f"no further pod of {owner} is restarted: {why}"
-            self._event(pod, "Warning", "RestartStopped", note, "Report", code=Code.RESTART_VAIN)
+            self._event(
+                pod,
+                "Warning",
+                "RestartStopped",
+                f"no further pod of {owner} is restarted: {why}",
+                "Report",
+                code=Code.RESTART_VAIN,
+            )
 
     def count(self, outcome: str) -> None:
         """Count a restart, or what became of it."""

@@ -63,8 +63,10 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 
     ``unlisted`` says why the pods are not known; empty if they are.
     """
-    every = {Application(model, EVERY) for model in store.applications.models}
-    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
+    asking = sorted(
+        store.applications.named | {Application(it, EVERY) for it in store.applications.models},
+        key=lambda each: (each.namespace, each.name),
+    )
     pods = defaultdict[Application, list[StoredPod]](list)
     for pod in store.pods.values() if asking else ():
         if pod.application and not pod.deleting:
@@ -79,18 +81,29 @@ def _status(
     labels = store.namespaces.get(asking.namespace, {})
     new = Wish(namespace=asking.namespace, labels={LABEL: asking.name}, around=labels)
     expectation = store.expect(new.admitted(store.applications))
-    configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
+    live = expectation.expected
+    why = expectation.reason
     if live:
-        live = store.control_planes.live(configuration)
-        injectors = store.control_planes.injectors
-        whys = (each.why for each in injectors if each.configuration == configuration)
-        why = next(whys, "its injector is not among those that are watched")
+        live = store.control_planes.live(expectation.configuration)
+        why = next(
+            (
+                each.why
+                for each in store.control_planes.injectors
+                if each.configuration == expectation.configuration
+            ),
+            "its injector is not among those that are watched",
+        )
     meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
     return ApplicationMesh(
-        namespace=asking.namespace, name=asking.name, live=live, live_reason=why,
-        revision=expectation.revision, root_namespace=expectation.root,
-        meshed=meshed, meshed_reason=meshed_why,
-    )  # fmt: skip
+        namespace=asking.namespace,
+        name=asking.name,
+        live=live,
+        live_reason=why,
+        revision=expectation.revision,
+        root_namespace=expectation.root,
+        meshed=meshed,
+        meshed_reason=meshed_why,
+    )
 
 
 def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
@@ -111,10 +124,16 @@ def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unm
 
 
 def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
-    key, owner, reason = pod.key, pod.owner, pod.action.reason
+    owner = pod.owner
+    reason = pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
-    since = datetime.fromtimestamp(read.created, UTC)
     found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
-    code = found.code if found else ""
-    return Unmeshed(key.namespace, key.name, str(read.owner or ""), reason, since, code)
+    return Unmeshed(
+        pod.key.namespace,
+        pod.key.name,
+        str(read.owner or ""),
+        reason,
+        datetime.fromtimestamp(read.created, UTC),
+        found.code if found else "",
+    )

@@ -39,7 +39,6 @@ from enum import StrEnum
 from itertools import pairwise
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.model.election import NEWEST, Replaced
 from istio_aux.model.moment import Moment
@@ -155,8 +154,8 @@ class Rollout(Struct, frozen=True):
         return self.replacing is None and self.failure is None
 
 
+# Nothing was done. Of most controllers nothing else is ever known, so they share it.
 IDLE = Rollout()
-"""Nothing was done. Of most controllers nothing else is ever known, so they share it."""
 
 
 class Next(Struct, frozen=True):
@@ -214,7 +213,8 @@ def first_in_line(
     busy = Counter(
         _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
     )
-    last, chosen = dict(served), list[str]()
+    last = dict(served)
+    chosen = list[str]()
 
     def turn(key: str) -> tuple[float, str, float, str]:
         name = _namespace(key)
@@ -253,8 +253,7 @@ def next_step(
     possible = [pod for pod in pods if pod.restart]
     if not possible:
         return None
-    refusal = f"not restarted: {rollout.refusal}; tried again later"
-    waits = [(refusal, rollout.retry_at)]
+    waits = [(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)]
     waits += [(reason, since + limits.patience) for reason, since in rollout.held.items()]
     for reason, until in waits:
         if now.monotonic < until:
@@ -272,14 +271,16 @@ def started(
     known = frozenset(each.uid for each in pods)
     ending = frozenset(each.uid for each in pods if each.deleting)
     replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
-    return structs.replace(rollout, replacing=replacing)
+    return msgspec.structs.replace(rollout, replacing=replacing)
 
 
 def accepted(rollout: Rollout) -> Rollout:
     """The API server has accepted the eviction."""
     if rollout.replacing is None:
         return rollout
-    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, accepted=True))
+    return msgspec.structs.replace(
+        rollout, replacing=msgspec.structs.replace(rollout.replacing, accepted=True)
+    )
 
 
 def refused(
@@ -291,20 +292,26 @@ def refused(
     """
     # Bounded: a float has no 2 ** 1024.
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
-    return structs.replace(
-        rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
+    return msgspec.structs.replace(
+        rollout,
+        replacing=None,
+        refusals=rollout.refusals + 1,
+        refusal=why,
         retry_at=now.monotonic + max(wait, retry_after),
-    )  # fmt: skip
+    )
 
 
 def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
     """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
     # A tenant may have written it: not all times exist in UTC.
     at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
-    made = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted,"
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
-    why = f"{made} is not in the mesh either"
-    return Failure(why, at.timestamp(), now.monotonic + limits.memory - age)
+    return Failure(
+        f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, is not in the mesh"
+        " either",
+        at.timestamp(),
+        now.monotonic + limits.memory - age,
+    )
 
 
 def restored(
@@ -316,14 +323,14 @@ def restored(
     """
     if isinstance(left, Failure):
         newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
-        return structs.replace(rollout, replacing=None, failure=newest)
+        return msgspec.structs.replace(rollout, replacing=None, failure=newest)
     own = rollout.replacing
     if own and own.old == left:  # Another leader may have sent what this one did not.
-        return structs.replace(
-            rollout, replacing=structs.replace(own, since=now.monotonic, sent=True)
+        return msgspec.structs.replace(
+            rollout, replacing=msgspec.structs.replace(own, since=now.monotonic, sent=True)
         )
     known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
-    return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
+    return msgspec.structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
 
 
 def observed(
@@ -339,7 +346,7 @@ def observed(
     """
     empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
     held = _held(rollout.held, pods, now, limits, gone)
-    rollout = structs.replace(rollout, held=held, empty=empty)
+    rollout = msgspec.structs.replace(rollout, held=held, empty=empty)
     if failure := rollout.failure:
         expired = now.monotonic >= failure.until
         helped = any(
@@ -352,7 +359,7 @@ def observed(
     replacing = rollout.replacing
     if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
         replacing = None  # Another client has deleted it before us.
-        rollout = structs.replace(rollout, replacing=None)
+        rollout = msgspec.structs.replace(rollout, replacing=None)
     return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
 
 
@@ -364,19 +371,21 @@ def _observe(
     limits: RolloutLimits,
 ) -> Rollout:
     """Find out whether the pod was replaced, and whether that helped."""
-    idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
+    idle = Rollout(held=rollout.held, empty=rollout.empty)
+    old = replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
         if replacing.sent and not (there := {pod.uid for pod in pods}) <= replacing.known:
             # A watch shows changes in their order: these were made before the pod was deleted.
-            replacing = structs.replace(replacing, known=replacing.known | there)
-            rollout = structs.replace(rollout, replacing=replacing)
+            replacing = msgspec.structs.replace(replacing, known=replacing.known | there)
+            rollout = msgspec.structs.replace(rollout, replacing=replacing)
         if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
-    begun = next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
     # A client that shortens the grace period afterwards may move the timestamp forward.
-    deleted = replacing.deleted or begun
-    rollout = structs.replace(rollout, replacing=structs.replace(replacing, deleted=deleted))
+    deleted = replacing.deleted or next((pod.deleted for pod in pods if pod.uid == old.uid), 0.0)
+    rollout = msgspec.structs.replace(
+        rollout, replacing=msgspec.structs.replace(replacing, deleted=deleted)
+    )
     known = replacing.known | {old.uid}
     new = [
         pod
@@ -391,11 +400,11 @@ def _observe(
         if pod.sidecar is Sidecar.MISSING:
             why = f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either"
             failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
-            return structs.replace(idle, failure=failure)
+            return msgspec.structs.replace(idle, failure=failure)
     if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
         return idle
     if not new and now.monotonic >= replacing.since + _unreplaced(rollout, limits):
-        return structs.replace(idle, unreplaced=rollout.unreplaced + 1)
+        return msgspec.structs.replace(idle, unreplaced=rollout.unreplaced + 1)
     return rollout
 
 
@@ -417,7 +426,8 @@ def _await(
     rollout: Rollout, replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
 ) -> Defer | Stop:
     awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready in the mesh"
-    unconfirmed, late = replacing.since + limits.unconfirmed, replacing.since + limits.patience
+    unconfirmed = replacing.since + limits.unconfirmed
+    late = replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
         # If a new pod is there then, it is waited for.

@@ -67,12 +67,12 @@ class Restart(Reasoned, frozen=True):
 
 RepairAction = Skip | AwaitCapture | ReportUnmeshed | Restart
 
+# Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
+# tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
+# cni/pkg/nodeagent/informers.go setupHandlers).
 SETTLED = 30.0
-"""Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
-tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
-cni/pkg/nodeagent/informers.go setupHandlers)."""
+# The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config).
 TUNNEL = 15008
-"""The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config)."""
 
 
 def as_admitted(
@@ -94,14 +94,18 @@ def as_admitted(
     covered = applications.covers(wish.namespace, wish.application)
     ours = covered or options.namespaces.matches(labels or {})
     why = options.left_out(
-        wish.namespace, selected=True, chosen=options.pods.matches(wish.labels), covered=covered
+        wish.namespace,
+        selected=True,
+        chosen=options.pods.matches(wish.labels),
+        covered=covered,
     )
     new = wish.admitted(applications, options.inject if ours else None)
     if new is not wish:
         pod = structs.replace(pod, wish=new)
     if why:
         return pod, Expectation(expected=False, reason=why)
-    expectation, ambient = expect(new), new.ambient if ours and new.namespace not in going else ""
+    expectation = expect(new)
+    ambient = new.ambient if ours and new.namespace not in going else ""
     if ambient and expectation.expected is False:
         expectation = Expectation(expected=True, reason=ambient, ambient=True)
     return pod, expectation
@@ -128,8 +132,9 @@ def decide(
         return judged
     live = True if expectation.ambient else live
     if obstacle := next(_reasons_to_keep(pod, pod.controller, live), ""):
-        reason = f"{judged.reason}; not restarted: {obstacle}"
-        return structs.replace(judged, reason=reason, waits=not live)
+        return structs.replace(
+            judged, reason=f"{judged.reason}; not restarted: {obstacle}", waits=not live
+        )
     return Restart(judged.reason, code=judged.code)
 
 
@@ -145,14 +150,15 @@ def _judge(
     if reason := next(_reasons_to_skip(pod, policy, expectation), None):
         return Skip(reason=reason)
     if expectation.expected is None:
-        why = f"not known whether the pod should have a sidecar: {expectation.reason}"
-        return ReportUnmeshed(why, Code.MESH_UNKNOWN)
+        return ReportUnmeshed(
+            f"not known whether the pod should have a sidecar: {expectation.reason}",
+            Code.MESH_UNKNOWN,
+        )
     if not expectation.expected:
         return Skip(reason=expectation.reason)
     if expectation.ambient:
         return _judge_capture(pod, expectation, settled=settled, listens=listens)
-    problem = f"the pod has no sidecar and should have one: {expectation.reason}"
-    return ReportUnmeshed(problem)
+    return ReportUnmeshed(f"the pod has no sidecar and should have one: {expectation.reason}")
 
 
 def _judge_capture(
@@ -176,10 +182,14 @@ def _judge_capture(
     if not (pod.addressed and settled):
         return AwaitCapture(f"not captured yet: {how if pod.addressed else 'it has no address'}")
     if captured is None:
-        why = f"not known whether the pod is in the ambient mesh: {how}"
-        return ReportUnmeshed(why, Code.MESH_UNKNOWN, doubted=True)
-    problem = f"outside the mesh: {how}; it should be in: {expectation.reason}"
-    return ReportUnmeshed(problem, Code.OUTSIDE)
+        return ReportUnmeshed(
+            f"not known whether the pod is in the ambient mesh: {how}",
+            Code.MESH_UNKNOWN,
+            doubted=True,
+        )
+    return ReportUnmeshed(
+        f"outside the mesh: {how}; it should be in: {expectation.reason}", Code.OUTSIDE
+    )
 
 
 def _reasons_to_skip(

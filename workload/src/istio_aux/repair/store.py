@@ -12,11 +12,9 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from itertools import chain
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import UNKNOWN, ControlPlanes
@@ -49,7 +47,8 @@ class Recalled:
     """Failures and replaced pods, by the key of the `PodOwner`. Both are bounded."""
 
     def __init__(self, limits: RolloutLimits, clock: Clock) -> None:
-        self._limits, self._now = limits, clock
+        self._limits = limits
+        self._now = clock
         self._failures: dict[str, Failure] = {}
         self._replaced: dict[str, Replaced] = {}
         self._read = 0.0  # When `_replaced` was read, by the monotonic clock.
@@ -65,12 +64,14 @@ class Recalled:
         """
         now = self._now()
         for key, created in failed.items():
-            failure, known = rollout.recalled(created, now, self._limits), self._failures.get(key)
+            failure = rollout.recalled(created, now, self._limits)
+            known = self._failures.get(key)
             if known is None or known.created < failure.created:
                 self._failures[key] = failure
         newest = sorted(self.failures.items(), key=lambda item: (item[1].created, item[0]))
         self._failures = dict(newest[-FAILED:])
-        self._replaced, self._read = dict(replaced), now.monotonic
+        self._replaced = dict(replaced)
+        self._read = now.monotonic
 
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
@@ -109,7 +110,8 @@ class NotRestartedError(Exception):
 
     def __init__(self, reason: str, retry_after: float = 0.0, *, changed: bool = False) -> None:
         super().__init__(reason)
-        self.retry_after, self.changed = retry_after, changed
+        self.retry_after = retry_after
+        self.changed = changed
 
 
 @dataclass(slots=True, eq=False)
@@ -135,8 +137,8 @@ class StoredPod:
         """The pod; None if only a change of the pod can make it unmeshed."""
         if self.bare is None:
             return None
-        wish = structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
-        return structs.replace(self.bare, wish=wish)
+        wish = msgspec.structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
+        return msgspec.structs.replace(self.bare, wish=wish)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,14 +180,14 @@ class PodOwner:
         missing = {pod.key.uid: pod.key for pod in self.pods}
         ending = self.rollout.replacing.ending if self.rollout.replacing else ()
         for pod in pods:
-            name, uid = pod.key.name, pod.key.uid
+            name = pod.key.name
+            uid = pod.key.uid
             if pod.owner is None or pod.owner.uid != self.reference.uid:
                 continue
             if missing.pop(uid, None) is None:
                 raise NotRestartedError(f"its controller has made {name}", changed=True)
             if pod.deleting and uid not in ending:
-                why = f"{name} of its controller is being deleted"
-                raise NotRestartedError(why, changed=True)
+                raise NotRestartedError(f"{name} of its controller is being deleted", changed=True)
         return missing.values()
 
 
@@ -205,10 +207,13 @@ class PodStore:
         settled: float = SETTLED,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
-        self._now, self._going = clock, going
-        self.namespaces, self._policy = namespaces, policy
+        self._now = clock
+        self._going = going
+        self.namespaces = namespaces
+        self._policy = policy
         self._options = options or PodOptions()
-        self._recorder, self._woken = recorder, woken
+        self._recorder = recorder
+        self._woken = woken
         self.owners: dict[str, PodOwner] = {}
         self._outdated: dict[str | None, None] = {}  # Namespaces; None: all.
         self._deciding = False
@@ -223,22 +228,27 @@ class PodStore:
         candidate = Candidate.of(resource)
         stored = self.pods.setdefault(candidate.key, StoredPod(candidate.key))
         key = stored.key  # Each change brings an equal one: the first is kept, and no other.
-        candidate = structs.replace(candidate, key=key)
+        candidate = msgspec.structs.replace(candidate, key=key)
         self._by_namespace[key.namespace][key] = stored
         # Unless pods are restarted, the other pods of their controllers do not matter.
         self._join(stored, candidate.owner if self._policy.race is RacePolicy.RESTART else None)
         stored.application = shared(candidate.wish.application)
         stored.has_sidecar = resource.has_sidecar
-        stored.running, stored.deleting = candidate.phase == "Running", candidate.deleting
+        stored.running = candidate.phase == "Running"
+        stored.deleting = candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         wish = candidate.wish.admitted(self.applications, self._options.inject)
-        possible, expectation = structs.replace(candidate, wish=wish), UNKNOWN
+        expectation = UNKNOWN
         # Nor does the CNI ask what a pod says of its sidecar.
         if wish.asks is False:
-            captured = structs.replace(wish, around=self.namespaces.get(key.namespace)).ambient
-            expectation = structs.replace(UNKNOWN, ambient=bool(captured))
-        action = decide(possible, expectation, self._policy, live=None)
+            captured = msgspec.structs.replace(
+                wish, around=self.namespaces.get(key.namespace)
+            ).ambient
+            expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
+        action = decide(
+            msgspec.structs.replace(candidate, wish=wish), expectation, self._policy, live=None
+        )
         if isinstance(action, Skip):
             stored.bare, stored.action = None, alike(kept.brief(action))
             if wish.asks is False:
@@ -248,8 +258,9 @@ class PodStore:
             self._update(stored, rollout.replica(candidate, action))
         else:
             stored.labels = alike(kept.packed(candidate.wish.labels))
-            common = alike(structs.replace(candidate.wish, labels={}))
-            stored.bare = structs.replace(candidate, wish=common)
+            stored.bare = msgspec.structs.replace(
+                candidate, wish=alike(msgspec.structs.replace(candidate.wish, labels={}))
+            )
             self._decide(stored)
 
     def delete(self, key: Key, _last: Pod | None) -> None:
@@ -285,9 +296,12 @@ class PodStore:
         """How many pods have a sidecar, by namespace: selected ones, and those of applications."""
         found = Counter[str]()
         for name, pods in self._by_namespace.items():
-            every, named = name in selected, partial(self.applications.covers, name)
-            have = (pod for pod in pods.values() if pod.has_sidecar)
-            found[name] = sum(every or named(pod.application) for pod in have)
+            every = name in selected
+            found[name] = sum(
+                every or self.applications.covers(name, pod.application)
+                for pod in pods.values()
+                if pod.has_sidecar
+            )
         return +found
 
     def invalidate(self, namespace: str | None = None) -> None:
@@ -304,7 +318,8 @@ class PodStore:
         """Decide again on all pods whose decisions are out of date, in batches."""
         await self._decide_again([self.pods[key] for key in self.captures.due()])
         while self._outdated:
-            outdated, self._outdated = self._outdated, dict[str | None, None]()
+            outdated = self._outdated
+            self._outdated = dict[str | None, None]()
             self._deciding = True
             for name in [*self.captures.unkept]:
                 if ambient_by({}, self.namespaces.get(name, {})):
@@ -343,22 +358,29 @@ class PodStore:
             return
         stored.action = _UNDECIDED  # If this fails, nothing is done.
         new, expectation = as_admitted(
-            candidate, self.namespaces.get(stored.key.namespace), self._options,
-            self.applications, self.expect, going=self._going,
-        )  # fmt: skip
+            candidate,
+            self.namespaces.get(stored.key.namespace),
+            self._options,
+            self.applications,
+            self.expect,
+            going=self._going,
+        )
         live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         action = decide(
-            new, expectation, self._policy, live=live,
-            settled=self.captures.settled(candidate), listens=self.captures.listens(candidate),
-        )  # fmt: skip
+            new,
+            expectation,
+            self._policy,
+            live=live,
+            settled=self.captures.settled(candidate),
+            listens=self.captures.listens(candidate),
+        )
         if self.captures.decided(candidate, action):
             self._woken.set()
         stored.action = alike(kept.brief(action))
         stored.labelled = new.wish.labels != candidate.wish.labels
         self._update(stored, rollout.replica(candidate, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
-            lasts = not action.waits
-            self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=lasts)
+            self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=not action.waits)
 
     def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
         """Queue a controller that has a pod to ``restart``, or had one."""
@@ -369,8 +391,10 @@ class PodStore:
     def expect(self, wish: Wish) -> Expectation:
         """Whether a pod, as it would leave our admission, would get a sidecar now."""
         if wish.namespace in self._going:
-            why = f"namespace {wish.namespace} is being deleted, and takes no new pods"
-            return Expectation(expected=False, reason=why)
+            return Expectation(
+                expected=False,
+                reason=f"namespace {wish.namespace} is being deleted, and takes no new pods",
+            )
         return self.control_planes.expected(wish)
 
     def selected(self, namespace: str) -> bool:
@@ -390,14 +414,15 @@ class PodStore:
 
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
         """The pod has this controller now, and no longer another controller."""
-        old, uid = stored.owner, reference.uid if reference else ""
+        old = stored.owner
+        uid = reference.uid if reference else ""
         if uid == (old.reference.uid if old else ""):
             return
         if old:
             stored.owner = None
             old.pods.remove(stored)
-            name, numbered = stored.key.name, stored.replica.ordinal is not None
-            if numbered and all(pod.key.name != name for pod in old.pods):
+            name = stored.key.name
+            if stored.replica.ordinal is not None and all(pod.key.name != name for pod in old.pods):
                 gone = {**old.gone, name: self._now().monotonic}
                 old.gone = dict([*gone.items()][-_GONE:])  # A tenant may make pods of any name.
             if old.rollout.idle:
