@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ROOT / "tests/matrix.json"
 TABLE = ROOT / "docs/reference/versions.md"
 BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
-RUNS = """| Kubernetes | ends | Python | tier | beside | passed | failed | left out | time | day |
-|---|---|---|---|---|--:|--:|--:|--:|---|"""
+RUNS = """| Kubernetes | ends | Python | tier | beside | passed | failed | left out |
+|---|---|---|---|---|--:|--:|--:|"""
 DIFFERENCES = """| why tests were left out | how many |
 |---|---|"""
 USUAL = "1.36"
@@ -166,8 +166,7 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     runs = [
         f"| {one['kubernetes']} | {ENDS[one['kubernetes'].rpartition('.')[0]]} "
         f"| {one['python'].removeprefix('python')} | {row.split('/')[1]} "
-        f"| {one['beside']} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} "
-        f"| {one['seconds'] // 60} min {one['seconds'] % 60:02} s | {one['day']} |"
+        f"| {one['beside']} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} |"
         for row, one in known.items()
     ]
     reasons: dict[str, dict[str, int]] = {}
