@@ -166,7 +166,7 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     runs = [
         f"| {one['kubernetes']} | {ENDS[one['kubernetes'].rpartition('.')[0]]} "
         f"| {one['python'].removeprefix('python')} | {row.split('/')[1]} "
-        f"| {one['beside']} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} |"
+        f"| {_unusual(one['beside'])} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} |"
         for row, one in known.items()
     ]
     reasons: dict[str, dict[str, int]] = {}
@@ -181,10 +181,16 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
         f"| {reason} | {', '.join(f'{where}: {number}' for where, number in rows.items())} |"
         for reason, rows in reasons.items()
     ]
-    tables = "\n".join([RUNS, *runs, "", DIFFERENCES, *differences])
+    above = f"Beside {istio('istio')}, unless the row names another one."
+    tables = "\n".join([above, "", RUNS, *runs, "", DIFFERENCES, *differences])
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+
+
+def _unusual(beside: str) -> str:
+    """What a row was beside, without the Istio that the page names above the table."""
+    return beside.removeprefix(istio("istio")).removeprefix(", ")
 
 
 def pinned(folder: str, module: str) -> str:
