@@ -5,7 +5,7 @@
 What goes in: rows such as `1.32/cluster`, `istio-2026-04/node` or `python3.13/unit`; without any,
 all of them; with `--page` none. A row with a report does not run: `1.36/node=FILE` takes what
 `make test` wrote to `test-results/node.xml`. What comes out: `tests/matrix.json`, where rows that
-do not run now stay as they were, and `docs/reference/versions.md`, made from it. Exits with 1 if a
+do not run now stay as they were, and the table in `tests/README.md`, made from it. Exits with 1 if a
 test failed.
 """
 
@@ -28,7 +28,7 @@ import summary
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ROOT / "tests/matrix.json"
-TABLE = ROOT / "docs/reference/versions.md"
+TABLE = ROOT / "tests/README.md"
 BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
 RUNS = """| Kubernetes | ends | Python | tier | beside | passed | failed | left out |
 |---|---|---|---|---|--:|--:|--:|"""
@@ -175,7 +175,6 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
         # Rows of several Pythons have the same Kubernetes.
         place = f"{one['kubernetes'] if version[0].isdigit() else version} {tier}"
         for reason, number in one["lacking"].items():
-            # A reader of the site has no tests.
             reasons.setdefault(re.sub(r" \([^()]*\)$", "", reason), {})[place] = number
     differences = [
         f"| {reason} | {', '.join(f'{where}: {number}' for where, number in rows.items())} |"
