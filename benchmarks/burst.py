@@ -56,7 +56,7 @@ LAB = ("kube-apiserver", "etcd", "kube-controller-manager", "kubelet", "containe
 
 
 def main(sizes: Sizes, results: Path | None) -> None:
-    """Measure on a cluster of its own, print the tables, and keep ``burst.md`` in ``results``.
+    """Measure on a cluster of its own, print all tables, and keep the figure as ``burst.md`` in ``results``.
 
     Raises:
         MeasurementError, TimeoutError, ChildProcessError: it could not be measured.
@@ -64,8 +64,9 @@ def main(sizes: Sizes, results: Path | None) -> None:
     """
     on = machine.describe()
     with lab.cluster("node") as cluster:
-        text = report.markdown(sizes, on, measure(cluster, sizes))
-    print(text)
+        bursts = measure(cluster, sizes)
+    text = report.markdown(sizes, on, bursts)
+    print(text, report.details(bursts), sep="\n\n")
     if results:
         tables.write(results, "burst", text)
 

@@ -13,13 +13,11 @@ PERCENTS = (50, 90, 100)
 
 
 def markdown(sizes: Sizes, on: Mapping[str, str], bursts: Sequence[Burst]) -> str:
-    """The goal, then what stands behind it, as tables."""
-    pods = {kind: [pod for one in bursts if one.kind == kind for pod in one.pods] for kind in KINDS}
+    """The goal, and what stands behind it, as tables."""
+    pods = _pods(bursts)
     took = {kind: [pod.exited for pod in pods[kind]] for kind in KINDS}
     ratios = [percentile(took[CLASSIC], p) / percentile(took[NATIVE], p) for p in PERCENTS]
     what, goal = "payload's exit to proxy's exit, p90, native's = 1", ratios[1]
-    cpu = {kind: [one.cpu for one in bursts if one.kind == kind] for kind in KINDS}
-    processes = list(cpu[CLASSIC][0])
     return "\n\n".join(
         [
             "# Burst benchmark",
@@ -36,21 +34,36 @@ def markdown(sizes: Sizes, on: Mapping[str, str], bursts: Sequence[Burst]) -> st
                     ("native's = 1", *(f"{ratio:.2f}" for ratio in ratios)),
                 ],
             ),
-            table(("each part", "p50", "p90", "most", "until then, p90"), _parts(pods)),
+        ]
+    )
+
+
+def details(bursts: Sequence[Burst]) -> str:
+    """Where the time went, and seconds of CPU of a burst, as tables."""
+    cpu = {kind: [one.cpu for one in bursts if one.kind == kind] for kind in KINDS}
+    processes = list(cpu[CLASSIC][0])
+    lines = [
+        (
+            kind,
+            *(f"{percentile([one.get(n, 0.0) for one in cpu[kind]], 50):.1f}" for n in processes),
+        )
+        for kind in KINDS
+    ]
+    head = ("each part", "p50", "p90", "most", "until then, p90")
+    return "\n\n".join(
+        [
+            table(head, _parts(_pods(bursts))),
             (
                 "Seconds of CPU of a burst, from the first exit of a payload until the API server"
                 " has stored the last end; medians."
             ),
-            table(
-                ("", *processes),
-                [
-                    (kind, *(f"{percentile([c.get(n, 0.0) for c in cpu[kind]], 50):.1f}"
-                             for n in processes))
-                    for kind in KINDS
-                ],
-            ),
+            table(("", *processes), lines),
         ]
-    )  # fmt: skip
+    )
+
+
+def _pods(bursts: Sequence[Burst]) -> dict[str, list[Freed]]:
+    return {kind: [pod for one in bursts if one.kind == kind for pod in one.pods] for kind in KINDS}
 
 
 def _spread(took: Sequence[float]) -> Iterator[str]:

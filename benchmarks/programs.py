@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import sys
-import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -94,13 +93,6 @@ class Unit(ABC):
             return None
         return answer.text if answer.status_code == 200 else None
 
-    def seconds(self, path: str) -> float:
-        """How long it takes to answer, on a new connection."""
-        began = time.monotonic()
-        with connect() as client:
-            client.get(self.answers[path], timeout=60)
-        return time.monotonic() - began
-
     def metric(self, series: str) -> float:
         """The value of a series; -1: it is not there."""
         text = self.get("/metrics") or ""
@@ -116,7 +108,7 @@ class IstioAux(Unit):
         self.name = name
         self._workload, self._checkout = workload, checkout
         where = f"http://{workload.cluster.host}:{workload.status_port}"
-        self.answers = {path: where + path for path in ("/readyz", "/metrics", "/status")}
+        self.answers = {path: where + path for path in ("/readyz", "/metrics")}
 
     def start(self) -> None:
         """Start it, without waiting."""

@@ -106,7 +106,7 @@ class Scenes:
     def play(self) -> Measured:
         """All of them, each in its own time."""
         for scene, limit in (
-            (self.start, 400), (self.events, 300), (self.answers, 180), (self.quits, 400),
+            (self.start, 400), (self.events, 300), (self.quits, 400),
             (self.reviews, 300), (self.relabel, 240), (self.relist, 400),
             (self.remains, 180), (self.commands, 400), (self.leaders, 500),
         ):  # fmt: skip
@@ -159,14 +159,6 @@ class Scenes:
                 self.numbers[f"taken-{kind}-{rate}"] = events / (
                     max(times["stored"]) - min(times["sent"])
                 )
-
-    def answers(self) -> None:
-        """What it answers while events come."""
-        with self._eventful(self._sizes.rates[-1], self._sizes.seconds):
-            for path in self._unit.answers:
-                took = [self._unit.seconds(path) for _ in range(self._sizes.looks)]
-                self.numbers[f"{path}-p50"] = percentile(took, 50)
-                self.numbers[f"{path}-most"] = max(took)
 
     def quits(self) -> None:
         """Pods finish at a steady rate, in some rounds."""
@@ -379,7 +371,7 @@ class Scenes:
         port, review = workload.webhook_port, REVIEW.read_bytes()
         with flooding(workload.cluster.host, port, 16, review, 100) as took:
             yield
-        for much, percent in (("p50", 50), ("p99", 99), ("most", 100)):
+        for much, percent in (("p99", 99), ("most", 100)):
             self.numbers[f"review-{when}-{much}"] = percentile(took, percent)
 
 

@@ -24,7 +24,6 @@ class Sizes:
         quits: pods that finish one after another, ``rate`` a second.
         rate: see there.
         rounds: how often. The API server collects its garbage before each, and in none.
-        looks: how often each page of a unit is read.
         units: of which one leads.
         exit_delay: seconds from a quit to the proxy's end in the API.
         limit: seconds after which something counts as broken.
@@ -41,7 +40,6 @@ class Sizes:
     quits: int
     rate: float
     rounds: int
-    looks: int
     units: int
     exit_delay: float
     limit: float
@@ -54,12 +52,12 @@ class Sizes:
 
 WHOLE = Sizes(
     namespaces=1000, jobs=10_000, unmeshed=2_000, others=33_000, large=5_000,
-    finished=20, rates=(100, 500), seconds=5.0, quits=300, rate=50.0, rounds=6, looks=20, units=3,
+    finished=20, rates=(100, 500), seconds=5.0, quits=300, rate=50.0, rounds=6, units=3,
     exit_delay=1.0, limit=300.0,
 )  # fmt: skip
 QUICK = Sizes(
     namespaces=10, jobs=40, unmeshed=10, others=40, large=20,
-    finished=3, rates=(20, 50), seconds=0.5, quits=5, rate=50.0, rounds=1, looks=3, units=3,
+    finished=3, rates=(20, 50), seconds=0.5, quits=5, rate=50.0, rounds=1, units=3,
     exit_delay=0.05, limit=60.0,
 )  # fmt: skip
 
@@ -125,14 +123,6 @@ def rows(sizes: Sizes) -> Iterator[tuple[str, list[Row]]]:
             Row("relabel-cpu", "CPU of that, s", 1, 2),
         ],
     )
-    yield (
-        f"Answers during {sizes.rates[-1]} events a second",
-        [
-            Row(f"{path}-{much}", f"{path}, {much} ms", 1e3)
-            for path in ("/readyz", "/metrics", "/status")
-            for much in ("p50", "most")
-        ],
-    )
     reviews = {
         "idle": "when nothing happens",
         "events": f"during {sizes.rates[-1]} events a second",
@@ -145,7 +135,7 @@ def rows(sizes: Sizes) -> Iterator[tuple[str, list[Row]]]:
             Row(f"review-{when}-{much}", f"review {name}, {much} ms", 1e3,
                 most=100 if much == "most" else None)
             for when, name in reviews.items()
-            for much in ("p50", "p99", "most")
+            for much in ("p99", "most")
         ],
     )  # fmt: skip
     yield (

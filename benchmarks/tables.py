@@ -11,7 +11,7 @@ OURS, BEFORE, CONTROLLER = "istio-aux", "istio-aux before", "controller-runtime"
 """The programs: this checkout's, another one's, and what both stand beside."""
 MIB = 1 << 20
 _COST = re.compile(
-    r"^\| ([^|]*, (?:s|ms|µs|MiB)|[^|]* ms,[^|]*) \|.*\((\d+\.\d+)x\) \|$", re.MULTILINE
+    r"^\| ([^|]*, (?:s|ms|µs|MiB)|[^|]* ms,[^|]*) \|.*\((\d+\.\d+)x\) \|(?: [^|]*\|)?$", re.MULTILINE
 )
 
 
@@ -83,18 +83,27 @@ def _verdict(row: Row, value: float | None, most: float | None, beside: str) -> 
 def markdown(
     title: str, on: Mapping[str, str], groups: Groups, programs: Sequence[Measured], made: str = ""
 ) -> str:
-    """Goals, then all numbers, side by side; ratios are those to the first program."""
+    """All numbers and their goals, side by side; ratios are those to the first program."""
     groups = list(groups)
     parts = [f"# {title}", ", ".join(f"{name} {value}" for name, value in on.items()), made]
-    parts.append(goals(verdicts(groups, programs)))
+    judged = dict[str, list[str]]()
+    for verdict in verdicts(groups, programs):
+        met = "met" if verdict.met else "**missed**"
+        judged.setdefault(verdict.what, []).append(f"{verdict.goal}, {met}")
     for heading, rows in groups:
+        have_goals = any(row.what in judged for row in rows)
+        head = ("", *(one.name for one in programs), *(["goal"] if have_goals else []))
         lines = [
-            (row.what, *(_beside(row, one, programs[0]) for one in programs))
+            (
+                row.what,
+                *(_beside(row, one, programs[0]) for one in programs),
+                *(["; ".join(judged.get(row.what, []))] if have_goals else []),
+            )
             for row in rows
             if any(row.key in one.numbers for one in programs)
         ]
         if lines:
-            parts += [f"## {heading}", table(("", *(one.name for one in programs)), lines)]
+            parts += [f"## {heading}", table(head, lines)]
     failed = [f"* {o.name}, {scene}: {why}" for o in programs for scene, why in o.failed.items()]
     parts += ["## Not measured", "\n".join(failed)] if failed else []
     return "\n\n".join(part for part in parts if part)

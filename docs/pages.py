@@ -285,10 +285,52 @@ def commands() -> str:
             os.environ["COLUMNS"] = before
 
 
+def settings() -> str:
+    """Every setting of `serve`, with its default and what it says."""
+    from istio_aux import settings as known  # noqa: PLC0415 - only this page needs the program
+
+    rows = [
+        f"| `{name}` | {_default(known.default(name))} | {option.meaning} |"
+        for name, option in known.OPTIONS.items()
+    ]
+    return "\n".join(["| setting | default | what it says |", "|---|---|---|", *rows])
+
+
+def _default(value: object) -> str:
+    """A default of the program's, as the settings file has it; nothing if it is empty."""
+    if value is None or value == ():
+        return ""
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"`{shown}`" if shown else ""
+
+
+def sidecars() -> str:
+    """The sidecars that need no option: those that end by a signal, then those with a POST."""
+    from istio_aux.model.known_sidecars import KNOWN  # noqa: PLC0415 - as above
+
+    by_signal, by_post = list[str](), list[str]()
+    for row in KNOWN:
+        names, images = (
+            ", ".join(f"`{each}`" for each in found.split()) for found in (row.names, row.images)
+        )
+        if row.native and not row.port:
+            note = f"; {row.note}" if row.note else ""
+            by_signal.append(f"* {names} ({images}{note})")
+            continue
+        post = f"`{row.port}{row.path}`" if row.port else "none"
+        note = "; ".join(filter(None, [row.switch, row.note]))
+        native = "yes" if row.native else "no"
+        by_post.append(f"| {names} ({images}) | {native} | {post} | {note} |")
+    head = ["| container (image) | native | POST | what it needs, and what to know |"]
+    return "\n".join([*by_signal, "", *head, "|---|---|---|---|", *by_post])
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "options": options,
     "actions": actions,
     "endpoints": endpoints,
     "alerts": alerts,
     "commands": commands,
+    "settings": settings,
+    "sidecars": sidecars,
 }

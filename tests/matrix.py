@@ -5,7 +5,7 @@
 What goes in: rows such as `1.32/cluster`, `istio-2026-04/node` or `python3.13/unit`; without any,
 all of them; with `--page` none. A row with a report does not run: `1.36/node=FILE` takes what
 `make test` wrote to `test-results/node.xml`. What comes out: `tests/matrix.json`, where rows that
-do not run now stay as they were, and `docs/reference/versions.md`, made from it. Exits with 1 if a
+do not run now stay as they were, and the table in `tests/README.md`, made from it. Exits with 1 if a
 test failed.
 """
 
@@ -28,10 +28,10 @@ import summary
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ROOT / "tests/matrix.json"
-TABLE = ROOT / "docs/reference/versions.md"
+TABLE = ROOT / "tests/README.md"
 BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
-RUNS = """| Kubernetes | ends | Python | tier | beside | passed | failed | left out | time | day |
-|---|---|---|---|---|--:|--:|--:|--:|---|"""
+RUNS = """| Kubernetes | ends | Python | tier | beside | passed | failed | left out |
+|---|---|---|---|---|--:|--:|--:|"""
 DIFFERENCES = """| why tests were left out | how many |
 |---|---|"""
 USUAL = "1.36"
@@ -166,8 +166,7 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     runs = [
         f"| {one['kubernetes']} | {ENDS[one['kubernetes'].rpartition('.')[0]]} "
         f"| {one['python'].removeprefix('python')} | {row.split('/')[1]} "
-        f"| {one['beside']} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} "
-        f"| {one['seconds'] // 60} min {one['seconds'] % 60:02} s | {one['day']} |"
+        f"| {_unusual(one['beside'])} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} |"
         for row, one in known.items()
     ]
     reasons: dict[str, dict[str, int]] = {}
@@ -176,16 +175,21 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
         # Rows of several Pythons have the same Kubernetes.
         place = f"{one['kubernetes'] if version[0].isdigit() else version} {tier}"
         for reason, number in one["lacking"].items():
-            # A reader of the site has no tests.
             reasons.setdefault(re.sub(r" \([^()]*\)$", "", reason), {})[place] = number
     differences = [
         f"| {reason} | {', '.join(f'{where}: {number}' for where, number in rows.items())} |"
         for reason, rows in reasons.items()
     ]
-    tables = "\n".join([RUNS, *runs, "", DIFFERENCES, *differences])
+    above = f"Beside {istio('istio')}, unless the row names another one."
+    tables = "\n".join([above, "", RUNS, *runs, "", DIFFERENCES, *differences])
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+
+
+def _unusual(beside: str) -> str:
+    """What a row was beside, without the Istio that the page names above the table."""
+    return beside.removeprefix(istio("istio")).removeprefix(", ")
 
 
 def pinned(folder: str, module: str) -> str:

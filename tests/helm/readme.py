@@ -1,4 +1,4 @@
-"""The page of the chart's values, in the form that helm-docs gives it.
+"""The page of the chart's values.
 
 What an option of the charm does is said on the page of options.
 """
@@ -13,8 +13,6 @@ from typing import Any
 import yaml
 from lab.options import OPTIONS
 
-_TYPES = {bool: "bool", int: "int", str: "string", list: "list", dict: "object"}
-
 
 def text(chart: Mapping[str, Any], values: str) -> str:
     """The page, from what Chart.yaml says and from the text of values.yaml."""
@@ -23,25 +21,22 @@ def text(chart: Mapping[str, Any], values: str) -> str:
     for path, meaning in comments(values).items():
         section, _, option = path.partition(".")
         if section == "settings" and option in OPTIONS:
-            meaning = f"[The option](../docs/reference/options.md#{option})"  # noqa: PLW2901
-        value = at(parsed, path)
-        default = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        cells = (path, _TYPES[type(value)], f"`{default}`", meaning)
+            continue
+        default = json.dumps(at(parsed, path), separators=(",", ":"), ensure_ascii=False)
+        cells = (path, f"`{default}`", meaning)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return f"""# {chart["name"]}
 
 {chart["description"]}
 
-Version {chart["version"]}. [How to install it](../docs/how-to/helm.md).
-
-## Requirements
-
-Kubernetes: `{chart["kubeVersion"]}`
+Version {chart["version"]}, for Kubernetes `{chart["kubeVersion"]}`.
+[How to install it](../docs/how-to/helm.md). `settings` has the workload's settings under their own
+names: [the options](../docs/reference/options.md) say what each does, and its default.
 
 ## Values
 
-| Key | Type | Default | Description |
-|-----|------|---------|-------------|
+| value | default | what it is |
+|---|---|---|
 """ + "".join(f"{row}\n" for row in rows)
 
 

@@ -20,3 +20,4 @@ def test_the_burst_benchmark_measures_both_kinds_of_sidecars(cluster: lab.Cluste
         assert all(0 < pod.started < pod.exited for pod in one.pods)
         assert all((pod.sent is not None) == (one.kind == CLASSIC) for pod in one.pods)
     assert "native's = 1" in burst_report.markdown(burst.QUICK, {}, bursts)
+    assert "native: proxy: to its exit" in burst_report.details(bursts)

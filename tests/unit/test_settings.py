@@ -186,17 +186,6 @@ def rows(document: str) -> list[list[str]]:
     return [line.strip("|").split(" | ") for line in lines if line.startswith("| `")]
 
 
-def shown(name: str) -> str:
-    """A default as docs/reference/settings.md has it."""
-    match settings.default(name):
-        case None | ():
-            return ""
-        case float() as number:
-            return f"`{number:g}`"
-        case default:
-            return f"`{default}`" if str(default) else ""
-
-
 def choices(name: str) -> list[str]:
     """The values that an option allows, if they can be counted."""
     default = settings.default(name)
@@ -225,12 +214,6 @@ def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
         configured("kubeflow", {name: -1})
     with pytest.raises(ValueError, match=refused):
         OPTIONS[name].read(-1)
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_the_reference_has_every_option_of_the_workload(name: str) -> None:
-    row = [f" `{name}`", shown(name), f"{OPTIONS[name].meaning} "]
-    assert row in rows("docs/reference/settings.md"), f"wanted: |{' | '.join(row)}|"
 
 
 AUTHORS = {key.name: key for key in ANNOTATIONS if key.meaning}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,21 +203,3 @@ def test_the_classic_mounter_of_gcs_fuse_is_freed_or_named_with_what_frees_it() 
     ]
     for pod in pods:
         assert ended(GCSFUSE, **other, **pod).fix == "", pod
-
-
-def test_the_reference_has_each_of_them() -> None:
-    page = (Path(__file__).parents[3] / "docs/reference/sidecars.md").read_text()
-    assert [each for each in map(described, KNOWN) if each not in page] == []
-
-
-def described(row: Known) -> str:
-    """What the reference says of a program: a row for one that does not only become native."""
-    names, images = (
-        ", ".join(f"`{each}`" for each in text.split()) for text in (row.names, row.images)
-    )
-    if row.native and not row.port:
-        note = f"; {row.note}" if row.note else ""
-        return f"* {names} ({images}{note})\n"
-    post = f"`{row.port}{row.path}`" if row.port else "none"
-    note = "; ".join(filter(None, [row.switch, row.note]))
-    return f"| {names} ({images}) | {'yes' if row.native else 'no'} | {post} | {note} |\n"

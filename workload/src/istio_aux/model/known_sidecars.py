@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Known(NamedTuple):
-    """A program; docs/reference/sidecars.md has the same table."""
+    """A program; docs/reference/sidecars.md is made of these rows."""
 
     names: str  # Of its container, with spaces between; the first one is that of the row.
     images: str  # How the repository of its image ends: whole parts of its path.
