@@ -73,7 +73,8 @@ class Slots:
     @asynccontextmanager
     async def take(self, namespace: str, node: str) -> AsyncGenerator[Slot]:
         """Hold a slot for a pod while the body runs."""
-        place, turn = (namespace, node), asyncio.get_running_loop().create_future()
+        place = (namespace, node)
+        turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(namespace, {}).setdefault(node, {})[turn] = None
         self._give()
         try:
@@ -122,7 +123,8 @@ class Slots:
 
     def _next(self) -> Place | None:
         """The place whose turn it is; None if none may have a slot now."""
-        in_namespace, on_node = Counter[str](), Counter[str]()
+        in_namespace = Counter[str]()
+        on_node = Counter[str]()
         for (namespace, node), held in self._held.items():
             in_namespace[namespace] += held
             on_node[node] += held

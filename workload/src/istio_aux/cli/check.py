@@ -54,15 +54,14 @@ async def check(client: Client, request: ClusterRequest) -> int:
     Raises:
         KubeError: the API server does not answer at all.
     """
-    every, ignore = await _results(client, request), request.ignore
-    found = [each for each in every if each.code not in ignore]
-    ignored = findings.ignored(each.code for each in every if each.code in ignore)
+    every = await _results(client, request)
+    found = [each for each in every if each.code not in request.ignore]
     report.show(
         request.output,
         found,
         report.check_text,
         to=request.to,
-        ignored=ignored,
+        ignored=findings.ignored(each.code for each in every if each.code in request.ignore),
     )
     return 0 if preflight.works(found) else cluster.FAILED
 
@@ -100,7 +99,6 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         found_ours = min((key for key, it in configurations.items() if it.is_ours), default=None)
         ours = settings.webhook_configuration or found_ours
         missing = around.watches.missing()
-        grant = "grant the account the right to list and watch"
         refused = around.watches.forbidden
         results[:0] = await _tried(
             "versions",
@@ -117,7 +115,7 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
                 preflight.unknown(
                     name,
                     f"this account may not list {kind}" if kind else why,
-                    grant,
+                    "grant the account the right to list and watch",
                 )
             )
         if "injectors" not in missing:
@@ -288,10 +286,13 @@ async def _pods(
 
     And which of them, and of the pods to come, lose the network when they are ended by force.
     """
-    now, seen, cut_pods = system_clock(), 0, Counter[str]()
+    now = system_clock()
+    seen = 0
+    cut_pods = Counter[str]()
     jobs = await cluster.counting(client) if mesh.native.capability.can else {}
     limits = await _limits(client, [])
-    changes, left_out = dict[str, list[str]](), dict[str, tuple[LeftOut, int]]()
+    changes = dict[str, list[str]]()
+    left_out = dict[str, tuple[LeftOut, int]]()
     failed = dict[Code, list[str]]()
     async for pod in workloads.list_pods(client, "", actions.NOT_SUCCEEDED):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
@@ -427,16 +428,16 @@ async def _admission(
 ) -> list[CheckResult]:
     """Create a pod by a dry run."""
     if (labels := settings.pod_selector.sample()) is None:
-        why = f"no labels were found that pod-selector {settings.pod_selector} matches"
         return [
             preflight.unknown(
                 "network",
-                why,
+                f"no labels were found that pod-selector {settings.pod_selector} matches",
                 "set another pod-selector if there are none",
             )
         ]
     # Our webhook changes such a pod whatever the options say.
-    pod, refusals = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never"), dict[str, str]()
+    pod = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never")
+    refusals = dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
@@ -446,8 +447,12 @@ async def _admission(
             refusals[namespace] = str(error)
             continue
         except UNANSWERED as error:
-            why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
-            return [preflight.unknown("network", why)]
+            return [
+                preflight.unknown(
+                    "network",
+                    f"a dry run in namespace {namespace}: {error or 'no answer in time'}",
+                )
+            ]
         return [
             preflight.network(
                 namespace,

@@ -163,8 +163,7 @@ class _Version(argparse.Action):
 
 def _program() -> str:
     """How the user calls this program, which kubectl finds as its plugin, too."""
-    plugin = Path(sys.argv[0]).name == "kubectl-istio_aux"
-    return "kubectl istio-aux" if plugin else "istio-aux"
+    return "kubectl istio-aux" if Path(sys.argv[0]).name == "kubectl-istio_aux" else "istio-aux"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -78,9 +78,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
     def expected(self, wish: Wish) -> Expectation:
         """Whether a pod would get a sidecar if it were created now; see `injection.expected`."""
-        if not self.known:
-            return UNKNOWN
-        return expected(wish, self.hooks, self.policies)
+        return expected(wish, self.hooks, self.policies) if self.known else UNKNOWN
 
     @property
     def native(self) -> NativeCheck:
@@ -113,8 +111,10 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def any_live(self) -> bool | None:
         """Whether an injector is live; None if none is known to be, and of some it is unknown."""
-        answers = {self.live(injector.configuration) for injector in self.injectors} or {None}
-        return True if True in answers else None if None in answers else False
+        answers = {self.live(injector.configuration) for injector in self.injectors}
+        if True in answers:
+            return True
+        return None if None in answers or not answers else False
 
     @property
     def istiod(self) -> str:
@@ -156,9 +156,15 @@ def evaluate(
         checks = [_check(target, facts) for target in targets(mine)]
         found.append(_worst(mine[0], checks or [_DEACTIVATED]))
     active = [each for each in found if each.state is not State.DEACTIVATED]
+    if found:
+        return tuple(active or found)
     where = f" for a control plane in namespace {root}" if root else ""
-    absent = f"no webhook configuration of Istio's injector{where}"
-    return tuple(active or found) or (Injector(state=State.ABSENT, why=absent),)
+    return (
+        Injector(
+            state=State.ABSENT,
+            why=f"no webhook configuration of Istio's injector{where}",
+        ),
+    )
 
 
 def targets(hooks: Iterable[Hook], *, root: str | None = None) -> tuple[ClientConfig, ...]:
@@ -173,13 +179,15 @@ def _of(hooks: Iterable[Hook], root: str | None) -> Iterable[Hook]:
 def _worst(hook: Hook, injectors: Sequence[Injector]) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
     worst = min(injectors, key=lambda each: _ORDER[each.state])
-    native = least(NativeCheck(each.native, each.native_why) for each in injectors)
+    native = NOT_CHECKED
+    if worst.live:
+        native = least(NativeCheck(each.native, each.native_why) for each in injectors)
     return msgspec.structs.replace(
         worst,
         configuration=hook.configuration,
         revision=hook.control_plane.revision,
-        native=native.capability if worst.live else Capability.UNKNOWN,
-        native_why=native.why if worst.live else "",
+        native=native.capability,
+        native_why=native.why,
     )
 
 
@@ -244,10 +252,15 @@ class Agent(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> Agent:
         """Read a pod."""
-        conditions, going = pod.status.conditions or (), pod.metadata.deletion_timestamp
-        ready = any(c.type == "Ready" and c.status == "True" for c in conditions)
-        where, node = pod.metadata.namespace, pod.spec.node_name or ""
-        return cls(namespace=where, node=node, ready=ready and going is None)
+        ready = any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in pod.status.conditions or ()
+        )
+        return cls(
+            namespace=pod.metadata.namespace,
+            node=pod.spec.node_name or "",
+            ready=ready and pod.metadata.deletion_timestamp is None,
+        )
 
 
 def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> Iterator[str]:
