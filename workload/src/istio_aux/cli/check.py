@@ -18,10 +18,9 @@ from istio_aux.cli.installation import Installation, Installations, LeftOut
 from istio_aux.cli.moving import NetworkPolicy, Survey, To
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_version
+from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_slices, read_version
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.injector.watcher import read_slices
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock

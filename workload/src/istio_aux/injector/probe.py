@@ -30,7 +30,13 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.objects import decoded
 from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.webhooks import ClientConfig
+from istio_aux.model.webhooks import (
+    SERVICE,
+    ClientConfig,
+    EndpointSlice,
+    Service,
+    ServiceReference,
+)
 from istio_aux.tasks import wait
 from istio_aux.telemetry import Telemetry
 
@@ -323,3 +329,18 @@ async def check_kubelets(client: Client) -> NativeCheck | None:
         if isinstance(error, ApiError) and error.code in probe_rules.TEMPORARY:
             raise
         return probe_rules.unknown(f"versions of kubelets: {error}")
+
+
+async def read_slices(client: Client, service: Service | ServiceReference) -> list[EndpointSlice]:
+    """Read the EndpointSlices of a Service.
+
+    Raises:
+        KubeError: they cannot be listed.
+    """
+    pages = actions.pages(
+        client,
+        actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+        EndpointSlice,
+        {"labelSelector": f"{SERVICE}={service.name}"},
+    )
+    return [each async for page in pages for each in page.items]

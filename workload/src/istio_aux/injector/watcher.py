@@ -15,7 +15,7 @@ import msgspec
 
 from istio_aux.injector import injection, rules
 from istio_aux.injector.injection import Hook, InjectionPolicy, hooks_of
-from istio_aux.injector.probe import InjectorProbe, Rhythm, probes
+from istio_aux.injector.probe import InjectorProbe, Rhythm, probes, read_slices
 from istio_aux.injector.probe_rules import questions
 from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
@@ -48,7 +48,6 @@ from istio_aux.model.webhooks import (
     EndpointSlice,
     Namespace,
     Service,
-    ServiceReference,
     sorted_before,
 )
 from istio_aux.model.wish import Wish
@@ -453,21 +452,6 @@ async def read_policy(
         extra={"event": "policy", "revision": plane.revision},
     )
     return policy
-
-
-async def read_slices(client: Client, service: Service | ServiceReference) -> list[EndpointSlice]:
-    """Read the EndpointSlices of a Service.
-
-    Raises:
-        KubeError: they cannot be listed.
-    """
-    pages = actions.pages(
-        client,
-        actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-        EndpointSlice,
-        {"labelSelector": f"{SERVICE}={service.name}"},
-    )
-    return [each async for page in pages for each in page.items]
 
 
 async def away(client: Client, planes: ControlPlanes) -> str:
