@@ -303,7 +303,7 @@ class Actions(ops.Object):
                 return "", "the workload has no settings yet: `juju status` says what it waits for"
             return self._container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
-            text = str(error.stdout or "")
+            text = str(error.stdout or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             why = str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
         except ops.pebble.Error as error:
