@@ -56,7 +56,7 @@ LAB = ("kube-apiserver", "etcd", "kube-controller-manager", "kubelet", "containe
 
 
 def main(sizes: Sizes, results: Path | None) -> None:
-    """Measure on a cluster of its own, print all tables, and keep the figure as ``burst.md`` in ``results``.
+    """Measure on a cluster of its own, print all tables, and keep ``burst.md`` in ``results``.
 
     Raises:
         MeasurementError, TimeoutError, ChildProcessError: it could not be measured.

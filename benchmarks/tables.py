@@ -11,7 +11,8 @@ OURS, BEFORE, CONTROLLER = "istio-aux", "istio-aux before", "controller-runtime"
 """The programs: this checkout's, another one's, and what both stand beside."""
 MIB = 1 << 20
 _COST = re.compile(
-    r"^\| ([^|]*, (?:s|ms|µs|MiB)|[^|]* ms,[^|]*) \|.*\((\d+\.\d+)x\) \|(?: [^|]*\|)?$", re.MULTILINE
+    r"^\| ([^|]*, (?:s|ms|µs|MiB)|[^|]* ms,[^|]*) \|.*\((\d+\.\d+)x\) \|(?: [^|]*\|)?$",
+    re.MULTILINE,
 )
 
 

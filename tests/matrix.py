@@ -5,8 +5,8 @@
 What goes in: rows such as `1.32/cluster`, `istio-2026-04/node` or `python3.13/unit`; without any,
 all of them; with `--page` none. A row with a report does not run: `1.36/node=FILE` takes what
 `make test` wrote to `test-results/node.xml`. What comes out: `tests/matrix.json`, where rows that
-do not run now stay as they were, and the table in `tests/README.md`, made from it. Exits with 1 if a
-test failed.
+do not run now stay as they were, and the table in `tests/README.md`, made from it. Exits with 1 if
+a test failed.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     runs = [
         f"| {one['kubernetes']} | {ENDS[one['kubernetes'].rpartition('.')[0]]} "
         f"| {one['python'].removeprefix('python')} | {row.split('/')[1]} "
-        f"| {_unusual(one['beside'])} | {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} |"
+        f"| {_unusual(one['beside'])} | {one['passed']} | {one['failed']} "
+        f"| {sum(one['lacking'].values())} |"
         for row, one in known.items()
     ]
     reasons: dict[str, dict[str, int]] = {}
