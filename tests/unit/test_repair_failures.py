@@ -220,6 +220,6 @@ async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_rest
 async def test_no_restart_rests_on_an_answer_that_came_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(controller, "FRESH", 0.0)
+    monkeypatch.setattr("istio_aux.kube.actions.FRESH", 0.0)
     with pytest.raises(LateError):
         await compared()
