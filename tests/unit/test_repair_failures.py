@@ -12,7 +12,6 @@ from istio_aux.kube.errors import ApiError, LateError
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.policy import RepairPolicy
-from istio_aux.repair import controller
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.store import NotRestartedError
 from istio_aux.telemetry import Telemetry

@@ -46,7 +46,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 
 # The most statements, 3 % above what there is: CONTRIBUTING, "How much there is".
-MOST = {"workload": 12_300, "charm": 1_790, "tests": 34_500}
+MOST = {"workload": 12_230, "charm": 1_790, "tests": 34_480}
 
 
 @pytest.mark.parametrize("part", MOST)
@@ -58,7 +58,7 @@ def test_workload_charm_and_tests_do_not_grow(part: str) -> None:
 @pytest.mark.parametrize("part", ["workload", "charm"])
 def test_a_line_of_code_can_be_read_at_once(part: str) -> None:
     """Other Python that is written by hand has 6 to 7.2 tokens a line."""
-    assert total(python(*PARTS[part])).tokens_a_line() <= 9.4
+    assert total(python(*PARTS[part])).tokens_a_line() <= 8.5
 
 
 def test_the_documents_do_not_grow() -> None:
