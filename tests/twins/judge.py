@@ -33,6 +33,7 @@ class Half:
     reached: frozenset[str] = frozenset()  # Its containers that the service has served.
     runs: Mapping[str, int] = field(default_factory=dict[str, int])  # Of its author's containers.
     succeeded: frozenset[str] = frozenset()  # Containers that ended with 0 in some run.
+    sidecars: frozenset[str] = frozenset()  # Its author's native ones.
     story: tuple[str, ...] = ()  # What its pods looked like in the end.
 
     @property
@@ -71,6 +72,7 @@ def half(
         reached=frozenset(calls),
         runs={name: count for name, count in sorted(runs.items()) if count},
         succeeded=frozenset(succeeded),
+        sidecars=frozenset(_native(job)),
         story=tuple(map(_told, pods)),
     )
 
@@ -91,20 +93,22 @@ def losses(mine: Half, other: Half) -> dict[Rule, str]:
         found["admitted"] = f"is not admitted: {mine.refused}"
     if other.complete and not mine.complete:
         found["completes"] = f"does not complete: {mine.end or 'runs on'}"
-    if missed := other.reached - mine.reached:
+    # Kubernetes ends a native sidecar with its payload, which a Job that hangs does not come to.
+    ended = mine.sidecars if mine.end and not other.end else frozenset[str]()
+    if missed := other.reached - mine.reached - ended:
         found["reaches"] = f"does not reach the service: {', '.join(sorted(missed))}"
+    # Beside a Job that stays before its work is done, or that has failed where this one completes,
+    # a Job may have begun again, as its author allows.
+    fair = other.done or (other.end and (other.complete or not mine.complete))
     # How often a container fails that succeeds in neither Job is a matter of milliseconds.
     more = [
         f"{name} {count} times, not {other.runs[name]}"
         for name, count in mine.runs.items()
         if name in other.succeeded and count > other.runs[name]
     ]
-    # A Job that completes may have begun again where its twin stays before its work is done.
-    if more and (other.complete or other.done or not mine.complete):
+    if fair and more:
         found["runs"] = f"runs more often: {', '.join(more)}"
-    # Beside one that does not complete, a Job that does may have needed more.
-    fair = bool(other.end) and (other.complete or not mine.complete)
-    if fair and mine.failures > other.failures:
+    if fair and other.end and mine.failures > other.failures:
         found["failures"] = f"counts {mine.failures} failures, not {other.failures}"
     # A Job that fails later has not hung. Nor has one that got farther than one that failed, or
     # whose containers have all succeeded: who turns quit off knows that its proxy runs on.
@@ -156,6 +160,13 @@ def may_still_matter(ours: Half, twin: Half) -> bool:
     if (ours.end and twin.end) or ours.complete:
         return False
     return not (twin.end and ours.seconds - twin.seconds >= HANGS)
+
+
+def _native(job: Object) -> list[str]:
+    """The names of the native sidecars that a Job's author has written."""
+    spec = ((job.get("spec") or {}).get("template") or {}).get("spec") or {}
+    every = spec.get("initContainers") or ()
+    return [each["name"] for each in every if each.get("restartPolicy") == "Always"]
 
 
 def _own(pod: Object) -> list[Object]:

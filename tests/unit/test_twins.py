@@ -133,6 +133,14 @@ def but(of: Half, **changed: Any) -> Half:
         # Its payload failed first, which the Job that hangs has not seen.
         (but(COMPLETE, runs={"fetch": 2, "main": 2}), but(HANGS, runs={"fetch": 1, "main": 1},
          succeeded=frozenset({"fetch"})), set()),
+        # It has used up the tries that its author wrote, and the Job that hangs has not.
+        (but(FAILED, runs={"fetch": 4, "main": 4}, succeeded=frozenset({"fetch"})), but(HANGS,
+         reached=frozenset(), runs={"fetch": 1, "main": 1}, succeeded=frozenset({"fetch"})), set()),
+        # The Job was over before its sidecar got through, and the other one hangs with its own.
+        (but(FAILED, sidecars=frozenset({"helper"})), but(IDLE, reached=frozenset({"helper"})),
+         set()),
+        (but(IDLE, sidecars=frozenset({"helper"})), but(IDLE, reached=frozenset({"helper"})),
+         {"reaches"}),
         # A Job that completes may take more tries than one that has failed before.
         (but(COMPLETE, runs={"fetch": 5}, failures=5, seconds=200), FAILED, set()),
         # A container that fails anyway is started again until its Job gives up.
