@@ -154,7 +154,7 @@ def test_krew_installs_what_the_checksums_say(release: Played, tmp_path: Path) -
 
 def test_the_notes_are_what_the_changelog_says_of_the_version(release: Played) -> None:
     text = (release.dist.parent / "notes.md").read_text()
-    assert text.startswith("The first release. ")
+    assert text.startswith("The first release: ")
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert links
     assert [link for link in links if not link.startswith(("https://", "#"))] == []

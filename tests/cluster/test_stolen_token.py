@@ -198,7 +198,8 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
     "an Event of another action": (lambda it: it.tell(action="Binding"), TELLS),
     "an Event about a node": (
         lambda it: it.tell(metadata={"namespace": "default"}, regarding=NODE), ABOUT),
-    "an Event about a Job": (lambda it: it.tell(regarding=JOB), ABOUT),
+    "an Event about a Job": (
+        lambda it: it.tell(regarding={**JOB, "namespace": it.namespace}), ABOUT),
     "an Event with a long annotation": (lambda it: it.tell(metadata={"annotations": LARGE}), SHORT),
     "an Event with a checkpoint": (
         lambda it: it.tell(metadata={"annotations": checkpoint(1025)}), SHORT),
