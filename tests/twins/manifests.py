@@ -277,7 +277,8 @@ def _request(kind: str, main: Document, inits: list[Document]) -> None:
             for each in own:
                 each["resources"] = little
         case "only limits":
-            main["resources"] = {"limits": {"memory": "64Mi", "cpu": "1"}}
+            # A limit is requested, too: pods that wait for a node of two CPUs would wait by chance.
+            main["resources"] = {"limits": {"memory": "64Mi", "cpu": "100m"}}
 
 
 def _annotations(values: Values) -> dict[str, str]:
