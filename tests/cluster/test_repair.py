@@ -6,16 +6,19 @@ its end from several sides.
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import crowd
+from lab import crowd, meshed, tools
 from lab.crowd import Keeper, Kind
 from lab.fixtures import make_namespace
 from lab.hooks import mutating
@@ -24,7 +27,7 @@ from lab.meshed import has_sidecar, is_ready
 from lab.served import metric, program
 from lab.workload import Workload
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Event, Namespace
+from lightkube.resources.core_v1 import Event, Namespace, Pod
 
 # Measured on 2 busy cores: it is over after 10 s.
 STORY = 100.0
@@ -160,3 +163,25 @@ def test_the_pods_of_a_job_stay_and_the_reason_says_what_gives_it_new_ones(
     job = client.get(Job, "batch", namespace=SPACE)
     assert job.status
     assert (job.status.active, job.status.failed) == (2, None)
+
+
+def test_what_is_advised_for_a_job_gives_it_new_pods(
+    cluster: lab.Cluster, client: lightkube.Client, namespace: str, tmp_path: Path
+) -> None:
+    """`owners.PodController`: the pods of before are gone, and the API server admits new ones."""
+    job = meshed.job(meshed.pod(namespace, "train", sidecar=None))
+    written = tmp_path / "job.json"
+    written.write_text(json.dumps({"apiVersion": "batch/v1", "kind": "Job", **job.to_dict()}))
+    client.create(job)
+
+    def pods() -> set[str]:
+        found = client.list(Pod, namespace=namespace)
+        return {str(each.metadata and each.metadata.uid) for each in found}
+
+    before = lab.until(pods, what="the Job's pod")
+
+    advised = ("replace", "--force", "-f", str(written))
+    kubectl = tools.path("kubectl")
+    subprocess.run([kubectl, "--kubeconfig", cluster.kubeconfig, *advised], check=True)
+
+    lab.until(lambda: (now := pods()) and not now & before, what="new pods alone")

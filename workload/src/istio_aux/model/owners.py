@@ -39,6 +39,7 @@ EACH_ITS_OWN = frozenset(
     }
 )
 
+# Linear in a name of at most `LONGEST` characters: `controller` leaves out longer ones.
 _SCHEDULED = re.compile(r"(.+)-([0-9]{8,10})")
 _YEAR = 366 * 86400  # Seconds.
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
