@@ -38,12 +38,12 @@ class Scene:
 
 UPGRADE = Scene("the next revision", 2, lambda app, upgrade: app.refresh(upgrade))
 # The unit that leads is also the one that goes.
-SCENES = (
-    UPGRADE,
+BY_NIGHT = (
     Scene("another leader", 2, lambda app, _: app.elect(1)),
     Scene("1 unit", 1, lambda app, _: app.scale(1)),
     Scene("another unit", 2, lambda app, _: app.scale(2)),
 )
+SCENES = (UPGRADE, *(BY_NIGHT if NIGHTLY else ()))
 
 
 @dataclass
