@@ -17,9 +17,9 @@ from simulation.population import lone_pod
 from simulation.store import Change
 from simulation.world import World
 
-SEEDS = range(80)
+SEEDS = range(40)
 FRESH = range(400 * NIGHT, 400 * NIGHT + 400)
-PARTS = 4
+PARTS = 2
 """Two processes share the unit tests, and a part is what one of them does at a time."""
 
 HANDOVERS = 40
@@ -49,7 +49,7 @@ def test_no_seed_of_the_short_run_breaks_a_property(part: int) -> None:
     assert violations(SEEDS[part::PARTS]) == []
 
 
-@pytest.mark.nightly("the same 80 seeds every day")
+@pytest.mark.nightly("the same 40 seeds every day")
 def test_no_seed_of_this_night_breaks_a_property() -> None:
     again = f"tox -e simulate -- --from {FRESH.start} --seeds {len(FRESH)}"
     assert sampled(again, violations(FRESH)) == []
