@@ -53,8 +53,19 @@ async def check(client: Client, request: ClusterRequest) -> int:
     Raises:
         KubeError: the API server does not answer at all.
     """
-    every = await _results(client, request)
-    found = [each for each in every if each.code not in request.ignore]
+    every = list[CheckResult]()
+    try:
+        async with asyncio.timeout(request.patience):
+            await _run_checks(client, request, every)
+    except TimeoutError:
+        every.append(
+            preflight.unknown(
+                "time",
+                f"the other checks were not finished within {request.patience:g} s",
+                "check again, with more time",
+            )
+        )
+    found = [preflight.finished(each) for each in every if each.code not in request.ignore]
     report.show(
         request.output,
         found,
@@ -63,22 +74,6 @@ async def check(client: Client, request: ClusterRequest) -> int:
         ignored=findings.ignored(each.code for each in every if each.code in request.ignore),
     )
     return 0 if preflight.works(found) else cluster.FAILED
-
-
-async def _results(client: Client, request: ClusterRequest) -> list[CheckResult]:
-    found = list[CheckResult]()
-    try:
-        async with asyncio.timeout(request.patience):
-            await _run_checks(client, request, found)
-    except TimeoutError:
-        found.append(
-            preflight.unknown(
-                "time",
-                f"the other checks were not finished within {request.patience:g} s",
-                "check again, with more time",
-            )
-        )
-    return [preflight.finished(each) for each in found]
 
 
 async def _run_checks(client: Client, request: ClusterRequest, results: list[CheckResult]) -> None:
@@ -95,10 +90,11 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
         results += await _tried("kubernetes", _versions(client, server))
         mesh = around.injectors.control_planes
         configurations = {key.name: it for key, it in around.injectors.configurations.items()}
-        found_ours = min((key for key, it in configurations.items() if it.is_ours), default=None)
-        ours = settings.webhook_configuration or found_ours
+        ours = settings.webhook_configuration or min(
+            (key for key, it in configurations.items() if it.is_ours),
+            default=None,
+        )
         missing = around.watches.missing()
-        refused = around.watches.forbidden
         results[:0] = await _tried(
             "versions",
             _images(
@@ -108,15 +104,15 @@ async def _run_checks(client: Client, request: ClusterRequest, results: list[Che
                 None if "injectors" in missing else configurations.values(),
             ),
         )
-        for name, why in missing.items():
-            kind = refused.get(name)
-            results.append(
-                preflight.unknown(
-                    name,
-                    f"this account may not list {kind}" if kind else why,
-                    "grant the account the right to list and watch",
-                )
+        forbidden = around.watches.forbidden
+        results += (
+            preflight.unknown(
+                name,
+                f"this account may not list {forbidden[name]}" if name in forbidden else why,
+                "grant the account the right to list and watch",
             )
+            for name, why in missing.items()
+        )
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
@@ -195,10 +191,9 @@ async def _unready(
 
 
 async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
-    kubelets = await read_kubelets(client)
     return preflight.versions(
         server,
-        kubelets,
+        await read_kubelets(client),
         await actions.served(client, f"{rights.ADMISSION}/v1"),
     )
 
@@ -248,11 +243,16 @@ async def _ambient(client: Client) -> Iterable[CheckResult]:
 async def _rights_here(client: Client) -> Iterable[CheckResult]:
     """What an account may do that may not read who looks after its namespace."""
     here = client.namespace
-    looks = await actions.allowed(client, Right("list", "", "pods", "", here))
     frees = [
         await actions.allowed(client, it._replace(namespace=here)) for it in rights.QUIT_RIGHTS
     ]
-    return (preflight.rights_here(here, looks=looks, frees=any(frees)),)
+    return (
+        preflight.rights_here(
+            here,
+            looks=await actions.allowed(client, Right("list", "", "pods", "", here)),
+            frees=any(frees),
+        ),
+    )
 
 
 async def _rights(
@@ -263,13 +263,11 @@ async def _rights(
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
-    refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
     of_workload = request.config is not None and not request.pre
-    whose = "the workload's account" if of_workload else "the account of this kubeconfig"
     return (
         preflight.rights(
-            whose,
-            refused,
+            "the workload's account" if of_workload else "the account of this kubeconfig",
+            [right for right, yes in zip(wanted, answers, strict=True) if not yes],
             needed=of_workload or request.pre or not settings.lease,
         ),
     )
@@ -315,7 +313,7 @@ async def _pods(
             cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
         if out.why:
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-                _, number = left_out.get(about.namespace, (out, 0))
+                number = left_out.get(about.namespace, (out, 0))[1]
                 left_out[about.namespace] = out, number + 1
         elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
             changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
@@ -323,14 +321,15 @@ async def _pods(
         job for job in jobs.values() if found.selects(namespaces.get(job.partition("/")[0], {}))
     ]
     selects = any(map(found.selects, namespaces.values()))
-    pods = preflight.pod_changes(seen, changes) if selects else ()
-    cut = await _cut_off(client, found, mesh, namespaces) if selects else Counter[str]()
     return [
         *preflight.unselected(left_out),
-        *pods,
+        *(preflight.pod_changes(seen, changes) if selects else ()),
         *preflight.counting(sorted(counting)),
         *preflight.failures(failed),
-        *preflight.cut_off(cut_pods, cut),
+        *preflight.cut_off(
+            cut_pods,
+            await _cut_off(client, found, mesh, namespaces) if selects else Counter[str](),
+        ),
     ]
 
 
@@ -367,8 +366,12 @@ async def _moving(
     if not mesh.known or "namespaces" in around.watches.missing():
         return [preflight.unknown("namespaces", "the injectors have no answer yet", "check again")]
     unread = list[str]()
-    limits = await _limits(client, unread) if to is To.NATIVE else Limits()
-    survey = Survey(to, mesh, around.namespaces, limits)
+    survey = Survey(
+        to,
+        mesh,
+        around.namespaces,
+        await _limits(client, unread) if to is To.NATIVE else Limits(),
+    )
 
     def kept(pod: Pod) -> bool:
         _, out = found.of(pod, around.namespaces.get(pod.metadata.namespace, {}))

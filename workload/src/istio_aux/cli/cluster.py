@@ -66,8 +66,8 @@ def run(
     # What `serve` logs is part of an answer, or of no interest.
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
-    async def work() -> int:
-        async with made as client:
+    async def work(client: Client) -> int:
+        async with client:
             return await answer(client, request)
 
     try:
@@ -78,14 +78,10 @@ def run(
         if request.user:
             access = credentials.acting(access, request.user)
         server = f"API server {access.server}"
-        made = Client(access, patient=patient)
-        return asyncio.run(work())
-    except AccessError as error:
+        return asyncio.run(work(Client(access, patient=patient)))
+    except (AccessError, workloads.UnanswerableError) as error:
         report.complain(str(error))
-        return BAD_CREDENTIALS
-    except workloads.UnanswerableError as error:
-        report.complain(str(error))
-        return FAILED
+        return BAD_CREDENTIALS if isinstance(error, AccessError) else FAILED
     except KubeError as error:
         report.complain(f"{server}: {error}")
         return FAILED
@@ -106,9 +102,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
     found = await find(client, request.config)
     mesh = held = each = None
     now = system_clock()
-    status = 0
-    if found.problems and Code.SETTINGS not in request.ignore:
-        status = FAILED
+    status = FAILED if found.problems and Code.SETTINGS not in request.ignore else 0
     async for each in workloads.find(client, request, told=told):
         if isinstance(each, str):
             report.complain(each)
@@ -119,20 +113,21 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             gaps += unlabelled
             known[where] = labels.get(where)
             jobs |= await counting(client, where)
-        judged = found.judge(
-            each,
-            known[where],
-            now,
-            request.sidecars,
-            kubelet=await kubelet_of(client, each, kubelets),
+        judged = await holds.judge(
+            found.judge(
+                each,
+                known[where],
+                now,
+                request.sidecars,
+                kubelet=await kubelet_of(client, each, kubelets),
+            )
         )
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
-        notes = list[Remark]()
-        if native and owner and owner.uid in jobs:
-            notes.append(Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}"))
+        counts = native and owner and owner.uid in jobs
+        notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counts else []
         meshed = None
-        judged = await _hook_failed(client, await holds.judge(judged))
+        judged = await _hook_failed(client, judged)
         if not each.names_proxy:
             mesh = mesh or (await survey(client))[0]
             meshed, _ = report.outside(each, known[where], judged, mesh.expected)
@@ -155,7 +150,7 @@ async def explain(client: Client, request: ClusterRequest, show: Callable[..., N
             held=held if waits and waits.gpus else "",
             now=now.date,
         )
-    tell([*told, *unknowns(found, gaps, request.ignore, said=[found.gap])])
+    report.complain(*told, *unknowns(found, gaps, request.ignore, said=[found.gap]))
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")
     return status
@@ -178,15 +173,14 @@ async def _held(client: Client, ours: Installation) -> str:
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
     """The Jobs that count exit codes of native sidecars, by UID; none if they cannot be read."""
     path = actions.collection("batch/v1", "jobs", namespace)
-    found = dict[str, str]()
     with suppress(KubeError):
-        async for page in actions.pages(client, path, Job, {}):
-            found |= {
-                job.metadata.uid: str(job.metadata.key)
-                for job in page.items
-                if counts_exits(job.spec.pod_failure_policy)
-            }
-    return found
+        return {
+            job.metadata.uid: str(job.metadata.key)
+            async for page in actions.pages(client, path, Job, {})
+            for job in page.items
+            if counts_exits(job.spec.pod_failure_policy)
+        }
+    return {}
 
 
 async def find(client: Client, config: Installation | None) -> Installations:
@@ -203,8 +197,10 @@ async def find(client: Client, config: Installation | None) -> Installations:
     except ApiError as error:
         return Installations(gap=workloads.gap(error, "list mutatingwebhookconfigurations"))
     items = {item.metadata.name: item for page in read for item in page.items}
-    unreadable = [str(bad) for page in read for bad in page.unreadable]
-    return installations(items.values(), unreadable)
+    return installations(
+        items.values(),
+        [str(bad) for page in read for bad in page.unreadable],
+    )
 
 
 def unknowns(
@@ -224,15 +220,11 @@ def unknowns(
     if Code.SETTINGS not in ignore:
         lines += (str(Remark(Code.SETTINGS, problem)) for problem in found.problems)
     if not found.gap:
-        selected = "pods are judged as if their namespace were selected"
-        lines += (f"{selected}: {gap}" for gap in dict.fromkeys(gaps))
+        lines += (
+            f"pods are judged as if their namespace were selected: {gap}"
+            for gap in dict.fromkeys(gaps)
+        )
     return lines
-
-
-def tell(lines: Iterable[str]) -> None:
-    """Say on stderr what is not known: after an answer, which says what is."""
-    for line in lines:
-        report.complain(line)
 
 
 async def audit(client: Client, request: ClusterRequest) -> int:
@@ -261,7 +253,7 @@ def show_audit(pods: report.Audit, request: ClusterRequest, now: datetime) -> in
         except OSError as error:
             report.complain(f"{request.report}: {error.strerror or error}")
             return FAILED
-    tell(pods.notes)
+    report.complain(*pods.notes)
     unsure = pods.installations.problems and Code.SETTINGS not in request.ignore
     return FAILED if pods.unknown or unsure else 0
 
@@ -298,13 +290,14 @@ async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
             continue
         tally.pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
-        judged = found.judge(
-            pod,
-            its_labels,
-            now,
-            kubelet=await kubelet_of(client, pod, kubelets),
+        judged = await holds.judge(
+            found.judge(
+                pod,
+                its_labels,
+                now,
+                kubelet=await kubelet_of(client, pod, kubelets),
+            )
         )
-        judged = await holds.judge(judged)
         outcome = report.audit(pod, its_labels, judged, mesh.expected)
         if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
             asked += 1
@@ -408,8 +401,8 @@ async def _namespaces(
     found = dict[str, Labels]()
     try:
         if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
-            body = await client.get(f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}")
-            found[namespace] = kept.labels(decoded(body, Namespace))
+            path = f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}"
+            found[namespace] = kept.labels(decoded(await client.get(path), Namespace))
         else:
             async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
                 found |= {item.metadata.name: kept.labels(item) for item in page.items}

@@ -64,8 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    live = args.targets or args.all_namespaces or args.selector.requirements
-    live = live or (args.namespace and not args.files)
+    live = (
+        args.targets
+        or args.all_namespaces
+        or args.selector.requirements
+        or (args.namespace and not args.files)
+    )
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     status, shown, kept = 0, False, list[report.Explanation]()
@@ -147,8 +151,8 @@ def _request(args: argparse.Namespace) -> ClusterRequest:
     """What a cluster, or a file in its place, is asked."""
     from istio_aux.cli.workloads import ClusterRequest  # noqa: PLC0415 - as for `_ask`
 
-    fields = vars(args).keys() & {*ClusterRequest.__struct_fields__}
-    return ClusterRequest(**{each: getattr(args, each) for each in fields})
+    fields = ClusterRequest.__struct_fields__
+    return ClusterRequest(**{each: value for each, value in vars(args).items() if each in fields})
 
 
 class _Version(argparse.Action):
@@ -185,14 +189,12 @@ def parser() -> argparse.ArgumentParser:
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
     for name, (run, arguments, changes) in _COMMANDS.items():
         summary, epilog = TEXTS[name]
-        about = textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80)
-        epilog = _CALL.sub(_program(), epilog)
         command = add(
             name,
             formatter_class=layout,
             help=summary,
-            description=about,
-            epilog=epilog,
+            description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", 80),
+            epilog=_CALL.sub(_program(), epilog),
         )
         command.set_defaults(run=run, parser=command)
         for each in arguments.split():

@@ -250,6 +250,5 @@ def _outcome(
             outcome, notes = "bad", ["it is nested too deeply"]
         except ValueError as error:  # Those of msgspec are ValueErrors, too.
             outcome, notes = "bad", [str(error)]
-    for note in notes:
-        report.complain(f"{name}:{document.place}: {note}")
+    report.complain(*(f"{name}:{document.place}: {note}" for note in notes))
     return outcome

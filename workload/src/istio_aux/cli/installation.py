@@ -63,36 +63,43 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         A namespace whose labels are None counts as selected.
         """
         options, namespace = self.settings.pod_options, pod.metadata.namespace
-        selected = labels is None or options.namespaces.matches(labels)
         scope = QuitScope(
             mode=self.settings.quit,
             options=options,
             applications=self.applications,
-            namespaces={namespace} if selected else set(),
+            namespaces={namespace}
+            if labels is None or options.namespaces.matches(labels)
+            else set(),
         )
         chosen = options.pods.matches(pod.labels)
         why = scope.left_out(namespace, application_of(pod.metadata), chosen=chosen)
         if not why:
             return LeftOut()
         remedies = [*self._remedies(pod, labels, chosen)]
-        commands = filter(None, (command for _, command in remedies))
-        return LeftOut(f"{why}: {' and '.join(who for who, _ in remedies)}", "\n".join(commands))
+        return LeftOut(
+            f"{why}: {' and '.join(who for who, _ in remedies)}",
+            "\n".join(command for _, command in remedies if command),
+        )
 
     def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[tuple[str, str]]:
         """Who does what, and the command for it, if there is one."""
-        namespace, name = pod.metadata.namespace, pod.metadata.name
-        options = self.settings.pod_options
+        namespace, options = pod.metadata.namespace, self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
             command = _label(labels, options.namespaces.missing(labels), "namespace", namespace)
-            admin = (
-                "an admin labels the namespace"
-                if command
-                else "an admin changes namespace-selectors"
+            yield (
+                (
+                    "an admin labels the namespace"
+                    if command
+                    else "an admin changes namespace-selectors"
+                ),
+                command,
             )
-            yield admin, command
         if not chosen:
-            of_pod = ("pod", name, "-n", namespace)
-            command = _label(pod.labels, options.pods.missing(pod.labels), *of_pod)
+            command = _label(
+                pod.labels,
+                options.pods.missing(pod.labels),
+                *("pod", pod.metadata.name, "-n", namespace),
+            )
             yield (
                 "its author labels the pod" if command else "an admin changes pod-selector",
                 command,
@@ -235,6 +242,6 @@ def _label(present: Labels, missing: Mapping[str, str | None] | None, *what: str
     if missing is None:
         return ""
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
-    changed = any(value is not None and key in present for key, value in missing.items())
-    over = ["--overwrite"] if changed else []
-    return shlex.join(["kubectl", "label", *over, *what, *words])
+    if any(value is not None and key in present for key, value in missing.items()):
+        what = ("--overwrite", *what)
+    return shlex.join(["kubectl", "label", *what, *words])

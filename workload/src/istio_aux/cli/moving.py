@@ -261,10 +261,9 @@ class Survey:
     def results(self) -> Iterator[CheckResult]:
         """What was found, by namespace."""
         for name in sorted(self._found)[:MOST]:
-            check = f"namespace {name}" if name else "namespaces"
             for (code, what, do, result), names in self._found[name].items():
                 yield CheckResult(
-                    check,
+                    f"namespace {name}" if name else "namespaces",
                     result,
                     f"{len(names)} {what}: {listed(names, most=NAMED)}",
                     do,
@@ -284,8 +283,7 @@ def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obst
     if stays:
         yield _KEPT
     for reason in () if stays else not_native.reasons(pod, how):
-        allows_none = how.job is not None and how.job.restarts
-        fails = reason.code is Code.END_PROXY and allows_none
+        fails = reason.code is Code.END_PROXY and how.job is not None and how.job.restarts
         yield _FAILS if fails else _FOUND[reason.code]
     if how.counted:
         yield _COUNTING

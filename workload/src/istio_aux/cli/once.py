@@ -20,7 +20,7 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
+from istio_aux.kube.clock import now, system_clock
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
@@ -83,7 +83,7 @@ async def free(client: Client, request: ClusterRequest) -> int:
             status = cluster.FAILED
     if run.verdicts or not request.targets:
         status = max(status, await run.run())
-    cluster.tell(cluster.unknowns(found))
+    report.complain(*cluster.unknowns(found))
     return status
 
 
@@ -169,20 +169,18 @@ class _FreeRun:
         if self._hung and not (dry_run or forbidden):
             forbidden = await self._free(scope)
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
-        among = self._request.among(self._looked_at, self._client.namespace)
         report.show(
             self._request.output,
             found,
             report.quits_text,
             dry_run=dry_run,
-            among=among,
+            among=self._request.among(self._looked_at, self._client.namespace),
         )
         if forbidden:
             report.complain(forbidden)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
-        if forbidden or (not dry_run and any(each.outcome in stays for each in found)):
-            return cluster.FAILED
-        return 0
+        left = not dry_run and any(each.outcome in stays for each in found)
+        return cluster.FAILED if forbidden or left else 0
 
     async def _free(self, scope: set[str]) -> str:
         """Tell the proxies of pods that hang to exit; return why they cannot be, or nothing."""
@@ -190,24 +188,22 @@ class _FreeRun:
             self._labels[namespace] = {}  # Selected, whatever labels it has.
             self._quit.relabelled(namespace)
         for namespace in sorted(scope):
-            path = actions.collection("v1", "pods", namespace)
             self._watches.add(
                 f"pods of {namespace or 'all namespaces'}",
-                path,
+                actions.collection("v1", "pods", namespace),
                 Pod,
                 self,
                 selection=actions.JOBS,
             )
         works = (*self._watches.work().values(), self._events.run)
         async with running(*(work() for work in works)):
-            clock, patience = asyncio.get_running_loop().time, self._request.patience
-            end = clock() + patience
-            watches = self._watches
+            patience, watches = self._request.patience, self._watches
+            end = now() + patience
             await until(lambda: watches.refused or not watches.missing(), min(PATIENCE, patience))
             if missing := _missing(watches):
                 return missing
             self._leadership.lead(True)  # Not before: no pod is told to exit and then not followed.
-            await until(lambda: not any(map(self._ends_yet, self._hung)), end - clock())
+            await until(lambda: not any(map(self._ends_yet, self._hung)), end - now())
             for key in self._hung:
                 self.verdicts[key] = self._outcome(key)
             await self._quit.stop(_END)
@@ -222,8 +218,8 @@ class _FreeRun:
                 for right in QUIT_RIGHTS
             ]
             if not any(may):
-                where = f"in namespace {namespace}" if namespace else "in all namespaces"
-                return f"this account may not create pods/exec or pods/portforward {where}"
+                where = workloads.place(namespace)
+                return f"this account may not create pods/exec or pods/portforward in {where}"
         return ""
 
     def _ends_yet(self, key: Key) -> bool:
@@ -231,8 +227,9 @@ class _FreeRun:
         state = self._quit.known.get(key)
         if state is None:
             return False
-        exited = isinstance(state.decision, Ignore) and state.asks_for != "blocked"
-        return exited or state.left or state.asks_for == "quit"
+        if isinstance(state.decision, Ignore) and state.asks_for != "blocked":
+            return True
+        return state.left or state.asks_for == "quit"
 
     def _outcome(self, key: Key) -> QuitVerdict:
         """What became of a pod that hung, and why."""
@@ -263,13 +260,13 @@ def _missing(watches: Watches) -> str:
 
 async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
-    end = asyncio.get_running_loop().time() + request.patience
+    end = now() + request.patience
     async with aclosing(workloads.list_pods(client, request.namespace or "", {})) as pods:
         await anext(pods, None)  # A watch goes on for long where the first list is refused.
     found = await cluster.find(client, request.config)
     if found.gap:
         raise workloads.UnanswerableError(f"{found.gap}: {DELETE_JOB}")
-    cluster.tell(cluster.unknowns(found))
+    report.complain(*cluster.unknowns(found))
     ours = found.first
     failed = "" if request.dry_run else await _may_not_restart(client, ours.settings, request)
     if failed := failed or await _restart(client, ours, request, end):
@@ -298,11 +295,10 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
     settings = ours.settings
     telemetry = Telemetry()
     done = dict[Key, Restart]()
-    clock = asyncio.get_running_loop().time
     dry_run = request.dry_run
 
     def left(most: float = request.patience) -> float:
-        return max(0.0, min(most, end - clock()))
+        return max(0.0, min(most, end - now()))
 
     def mesh_changed(mesh: ControlPlanes) -> None:
         repair.store.set_injectors(mesh)
@@ -332,10 +328,9 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
         leadership=leadership,
     )
     repair.store.set_applications(ours.applications)
-    path = actions.collection("v1", "pods", request.namespace or "")
     pods = around.watches.add(
         "pods",
-        path,
+        actions.collection("v1", "pods", request.namespace or ""),
         Pod,
         repair.store,
         selection=actions.NOT_TERMINAL,
@@ -377,13 +372,13 @@ def _restarts(
     candidates, dry_run = repair.candidates(), request.dry_run
     chosen = set(candidates[: request.limit] if dry_run else ())
     left = set(candidates) - chosen
-    full = dry_run or len(done) >= request.limit
-    late = f": the limit is {request.limit}" if full else f" within {request.patience:g} s"
+    late = f" within {request.patience:g} s"
+    if dry_run or len(done) >= request.limit:
+        late = f": the limit is {request.limit}"
     for pod in whole(repair.unmeshed()):
-        why = f"{pod.reason}; not restarted{late}" if pod in left else pod.reason
         yield RestartVerdict(
             pod.namespace,
             pod.name,
             "would-restart" if pod in chosen else "kept",
-            why,
+            f"{pod.reason}; not restarted{late}" if pod in left else pod.reason,
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from istio_aux.cli.report import Audit, Finding, by_owner
+from istio_aux.cli.report import Audit, Finding, by_owner, first
 from istio_aux.cli.sentences import free
 from istio_aux.cli.terminal import age, minute
 from istio_aux.model.answers import HELD
@@ -45,7 +45,7 @@ class _Row(NamedTuple):
 
     @property
     def since(self) -> datetime | None:
-        return min((pod.since for pod in self.pods if pod.since), default=None)
+        return first(pod.since for pod in self.pods)
 
     @property
     def to_do(self) -> tuple[str, str]:
@@ -116,7 +116,7 @@ def _tiles(held: Sequence[Finding], now: datetime) -> str:
         "GPU hours so far": f"{seconds / 3600:,.0f}",
         "CPUs held": (str(cpus) or "0").partition(" ")[0],
         "memory held": (str(memory) or "0").partition(" ")[0],
-        "longest": age(min((each.since for each in held if each.since), default=None), now),
+        "longest": age(first(each.since for each in held), now),
     }
     return "".join(f"<li><b>{_text(value)}</b> {name}</li>" for name, value in tiles.items())
 
@@ -144,8 +144,10 @@ def _foot(audit: Audit, now: datetime) -> str:
         lines.append(f"Of {audit.unknown} more pods it is not known.")
     names = audit.installations.names
     lines.append(f"Installation: {listed(names)}." if names else "istio-aux is not installed.")
-    reasons = dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
-    items = [f"<li>{_text(f'Not looked after: {why}')}</li>" for why in reasons]
+    items = [
+        f"<li>{_text(f'Not looked after: {why}')}</li>"
+        for why in dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
+    ]
     return f"{' '.join(map(_text, lines))}<ul>{''.join(items[:20])}</ul>"
 
 

@@ -142,14 +142,11 @@ def versions(
     if "ValidatingAdmissionPolicy" in kinds:
         yield _ok("kubernetes", f"API server {server}")
     else:
-        what = (
-            f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
-            " it may execute any command in any pod, and cannot try injection by dry runs"
-        )
         yield _note(
             "kubernetes",
             Code.OLD_SERVER,
-            what,
+            f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
+            " it may execute any command in any pod, and cannot try injection by dry runs",
             "upgrade to Kubernetes 1.30, or accept that",
         )
     if (oldest := of_kubelets(kubelets)) is None:
@@ -243,11 +240,10 @@ def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Che
 
 def unready(configuration: str, service: Service) -> CheckResult:
     """Say that no pod is ready behind the webhook of an installation."""
-    what = f"{configuration}: no pod of Service {service} is ready: new pods are not changed"
     return _problem(
         "installation",
         Code.NOT_READY,
-        what,
+        f"{configuration}: no pod of Service {service} is ready: new pods are not changed",
         f"see `kubectl get pods -n {service.namespace}`;"
         " what a removed one has left can be deleted",
     )
@@ -269,14 +265,11 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
         policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
     if before := sorted_before(name, configurations.values()):
-        what = (
-            f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
-            " what is added, so their pods are held, not native"
-        )
         yield _note(
             "webhook order",
             Code.CALLED_LATE,
-            what,
+            f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
+            " what is added, so their pods are held, not native",
             "rename the model or the application so that the configuration sorts first",
         )
     else:
@@ -334,12 +327,17 @@ def injectors(
             do = "nothing: pods are held instead; native ones need Istio 1.24"
             yield _ok(check, how) if injector.native.can else _note(check, Code.NOT_NATIVE, how, do)
             continue
-        refused = injector.state in _AWAY and "Fail" in policies
-        lost = " New pods that it selects are refused." if refused else ""
-        seen = Verdict.UNKNOWN if injector.state is State.NOT_PROBED else Verdict.PROBLEM
-        what = f"{name} is not live: {injector.why}{policy}.{lost}"
         code, do = _NOT_LIVE[injector.state]
-        yield CheckResult("injector", seen, what, do, code)
+        what = f"{name} is not live: {injector.why}{policy}."
+        if injector.state in _AWAY and "Fail" in policies:
+            what += " New pods that it selects are refused."
+        yield CheckResult(
+            "injector",
+            Verdict.UNKNOWN if code is Code.NOT_PROBED else Verdict.PROBLEM,
+            what,
+            do,
+            code,
+        )
 
 
 def namespaces(
@@ -394,8 +392,8 @@ def namespaces(
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
     """Whether the pod is Job-like and has a classic sidecar, or is to get one."""
-    ends = pod.restart_policy != "Always" and not pod.has_native_proxy
-    return ends and (pod.has_proxy or bool(expectation.expected))
+    meshed = pod.has_proxy or bool(expectation.expected)
+    return meshed and pod.restart_policy != "Always" and not pod.has_native_proxy
 
 
 def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iterator[CheckResult]:
@@ -506,14 +504,12 @@ def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
     """Count what loses the network when it is ended by force, by the workload that makes it."""
     if whose := sorted({*pods, *templates}):
-        what = (
-            f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
-            f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM"
-        )
         yield _note(
             "pods",
             Code.CUT_OFF,
-            f"{what}: {listed(whose, most=NAMED)}",
+            f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
+            f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM:"
+            f" {listed(whose, most=NAMED)}",
             f"write {START}: native into the templates, or terminationDrainDuration into theirs"
             f" {PROXY_CONFIG}",
         )
@@ -526,18 +522,19 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
         msgspec.DecodeError: the answer is no pod.
     """
     if start_order.on(decode(answer).metadata):
-        what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
-        return _ok("network", what)
+        return _ok(
+            "network",
+            f"the API server reaches the webhook: it changed a pod in namespace {namespace}",
+        )
     how = (
         f"no answer within {seconds:.1f} s: a firewall or a NetworkPolicy may drop the connection"
         if seconds >= 2
         else "refused at once: no ready endpoint, or another certificate"
     )
-    what = f"the webhook did not change a pod in namespace {namespace}: {how}"
     return _problem(
         "network",
         Code.UNREACHED,
-        what,
+        f"the webhook did not change a pod in namespace {namespace}: {how}",
         "let the API server reach port 8443 of the units; where the model is in a mesh with STRICT"
         " mTLS, see `juju status` for the PeerAuthentication",
     )
@@ -557,8 +554,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
         renewed = datetime.fromisoformat(record.renew_time or "")
     except ValueError:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
-    late = timedelta(seconds=record.lease_duration_seconds or 15) + LATE
-    if now - renewed > late:
+    if now - renewed > timedelta(seconds=record.lease_duration_seconds or 15) + LATE:
         return _problem(
             "lease",
             Code.NO_LEADER,

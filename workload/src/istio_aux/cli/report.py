@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -115,9 +116,13 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
-        kept = (each for each in self.findings if each.state in HELD)
-        troubled = (msgspec.convert(each, TroubledPod, from_attributes=True) for each in kept)
-        return whole(group(troubled))
+        return whole(
+            group(
+                msgspec.convert(each, TroubledPod, from_attributes=True)
+                for each in self.findings
+                if each.state in HELD
+            )
+        )
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):
@@ -163,8 +168,8 @@ def explain(
     about = pod.metadata
     reason = sentences.cause(judged.facts, decision, judged.reason, now) + held
     restart = ""
-    waits = isinstance(decision, Wait) and not decision.blocked_by
-    if start and waits and not judged.left_out:
+    waits = start and isinstance(decision, Wait) and not decision.blocked_by
+    if waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
     state = state_of(pod, decision)
     code = decision.code
@@ -184,16 +189,13 @@ def explain(
     codes = [*dict.fromkeys([code, *others] if state and code else others)]
     if code in ignore:
         state = None
-    starts = [
-        start or effective_start(pod),
-        *(str(each) for each in notes if each.code not in ignore),
-    ]
+    told = (str(each) for each in notes if each.code not in ignore)
     return Explanation(
         **about.key._asdict(),
         action=judged.action,
         reason=reason,
         containers=judged.facts.table,
-        start="; ".join(filter(None, starts)) or None,
+        start="; ".join(filter(None, (start or effective_start(pod), *told))) or None,
         end=str(end) if end.text and end.code not in ignore else "",
         installation=judged.installation.name,
         state=state,
@@ -286,13 +288,12 @@ def outside(
     policy = settings.repair_policy
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = structs.replace(policy, race=RacePolicy.REPORT)
-    settled = (now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED
     action = decide(
         new,
         expectation,
         policy,
         live=None,
-        settled=settled,
+        settled=(now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED,
         listens=listens,
     )
     return action, expectation
@@ -338,8 +339,10 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         lines += [""] if lines else []
         key = "/".join(filter(None, (each.namespace, each.name))) or "(unnamed)"
         word = each.state or each.verdict or each.action
-        what = Cell(word.upper(), COLOURS[word])
-        lines += terminal.table("", [(Cell(key, Style.HEADING), what, each.reason)])
+        lines += terminal.table(
+            "",
+            [(Cell(key, Style.HEADING), Cell(word.upper(), COLOURS[word]), each.reason)],
+        )
         for title in ("free", "restart"):
             if command := getattr(each, title):
                 lines += to_paste(f"{title} it", command, terminal, "  ")
@@ -357,11 +360,14 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         lines += sentences.pages(each.codes, terminal, indent="  ")
         if each.ignored:
             lines.append(f"  {ignored(each.ignored)}")
-        rows = [
-            (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
-            for name, verdict in each.containers.items()
-        ]
-        lines += terminal.table("CONTAINER ROLE FINISHED WHY", rows, indent="  ")
+        lines += terminal.table(
+            "CONTAINER ROLE FINISHED WHY",
+            [
+                (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
+                for name, verdict in each.containers.items()
+            ],
+            indent="  ",
+        )
     return "\n".join(lines)
 
 
@@ -384,8 +390,8 @@ def audit_text(
             str(len(pods)),
             state,
             min(pod.code for pod in pods),
-            age(_first(pod.created for pod in pods), moment),
-            minute(_first(pod.since for pod in pods)),
+            age(first(pod.created for pod in pods), moment),
+            minute(first(pod.since for pod in pods)),
             reason,
         )
         for (namespace, owner, state, reason), pods in by_owner(findings, "state")
@@ -407,9 +413,9 @@ def audit_text(
         summary = f"selected namespaces: {audit.namespaces}; {summary}"
     if names := audit.installations.names:
         summary = f"installation: {listed(names)}; {summary}"
-    nothing = f"no pod hangs or lacks its sidecar {audit.among}"
     return _sections(
-        terminal.table("NAMESPACE NAME PODS STATE CODE AGE SINCE REASON", rows) or [nothing],
+        terminal.table("NAMESPACE NAME PODS STATE CODE AGE SINCE REASON", rows)
+        or [f"no pod hangs or lacks its sidecar {audit.among}"],
         _most([each.text for each in audit.holders()], "holders", terminal),
         sentences.left_out(findings, terminal),
         sentences.unmeshed(findings, terminal),
@@ -436,29 +442,25 @@ def check_text(
     ``to`` is where the cluster goes, if that was asked; ``ignored`` says what was.
     """
     rows = list[tuple[str | Cell, ...]]()
-    shown = ""
     order = [*CHECKS, *(each.check for each in results)]
-    for each in sorted(results, key=lambda each: order.index(each.check)):
-        title = preflight.group(each.check)
-        if shown != title:
-            rows.append((Cell(title, Style.FAINT), "", "", ""))
-        shown = title
-        rows.append((f"  {each.check}", each.result, each.code, each.what))
-        if each.do:
+    ordered = sorted(results, key=lambda each: order.index(each.check))
+    for title, some in groupby(ordered, lambda each: preflight.group(each.check)):
+        rows.append((Cell(title, Style.FAINT), "", "", ""))
+        for each in some:
+            rows.append((f"  {each.check}", each.result, each.code, each.what))
             page = f" ({each.see})" if each.see else ""
-            rows.append(("", "", "", Cell(f"to do: {each.do}{page}", Style.HEADING)))
-        rows += (
-            ("", "", "", Cell(line + terminal.flags, Style.COMMAND))
-            for line in each.run.splitlines()
-        )
+            below = [Cell(f"to do: {each.do}{page}", Style.HEADING)] if each.do else []
+            below += (Cell(it + terminal.flags, Style.COMMAND) for it in each.run.splitlines())
+            rows += (("", "", "", cell) for cell in below)
     verdicts = [each.result for each in results]
     if to:
         summary = f"on the way to {to}: {_counts(verdicts, *Verdict)}"
     elif works(results):
         summary = "nothing keeps istio-aux from working here"
     else:
-        bad = _counts(verdicts, Verdict.PROBLEM, Verdict.UNKNOWN)
-        summary = f"istio-aux may not work here; {bad}"
+        summary = (
+            f"istio-aux may not work here; {_counts(verdicts, Verdict.PROBLEM, Verdict.UNKNOWN)}"
+        )
     summary = "; ".join(filter(None, (summary, ignored)))
     return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 
@@ -480,8 +482,11 @@ def restarts_text(
         "kept",
         zeros=True,
     )
-    table = terminal.table("NAMESPACE NAME OUTCOME REASON", rows)
-    return _sections(table or [f"no pod lacks its sidecar {among}"], [where + counts])
+    return _sections(
+        terminal.table("NAMESPACE NAME OUTCOME REASON", rows)
+        or [f"no pod lacks its sidecar {among}"],
+        [where + counts],
+    )
 
 
 def quits_text(
@@ -528,7 +533,8 @@ def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, st
     return groups.items()
 
 
-def _first(times: Iterable[datetime | None]) -> datetime | None:
+def first(times: Iterable[datetime | None]) -> datetime | None:
+    """The first of the times that are known; None if none is."""
     return min(filter(None, times), default=None)
 
 
@@ -572,7 +578,8 @@ def write_json(line: bytes) -> None:
     sys.stdout.buffer.write(printable_json(line) + b"\n")
 
 
-def complain(text: str) -> None:
-    """Write one line to stderr, after what was printed so far."""
+def complain(*texts: str) -> None:
+    """Write lines to stderr, after what was printed so far."""
     sys.stdout.flush()
-    sys.stderr.write(f"{printable(' '.join(text.split()))}\n")
+    for text in texts:
+        sys.stderr.write(f"{printable(' '.join(text.split()))}\n")

@@ -88,11 +88,14 @@ def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = 
     title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
     if commands:
         title += ":"
-    lines = terminal.beside(indent, len(indent), Cell(title, style))
-    for command in commands.splitlines():
-        shown = terminal.paint(Cell(command + terminal.flags, Style.COMMAND))
-        lines.append(f"{indent}  {shown}")
-    return lines
+    shown = (
+        terminal.paint(Cell(command + terminal.flags, Style.COMMAND))
+        for command in commands.splitlines()
+    )
+    return [
+        *terminal.beside(indent, len(indent), Cell(title, style)),
+        *(f"{indent}  {command}" for command in shown),
+    ]
 
 
 def policy(text: str, terminal: Terminal) -> list[str]:
@@ -115,9 +118,9 @@ def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     for (why, action, change), pods in ordered[:MOST]:
         whether = "not known whether an" if action == "unknown" else "no"
         held = str(total(each.requests for each in pods if each.requests))
-        which = f"{len(pods)} of these pods{held and f' ({held})'}"
         lines += to_paste(
-            f"{whether} installation looks after {which}: {why}",
+            f"{whether} installation looks after {len(pods)} of these pods"
+            f"{held and f' ({held})'}: {why}",
             change,
             terminal,
         )
@@ -149,5 +152,8 @@ def unmeshed(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
 
 def pages(codes: Iterable[Code], terminal: Terminal, indent: str = "") -> list[str]:
     """What each code says, and where its page is."""
-    rows = [(code, f"{code.what}: {code.page}") for code in dict.fromkeys(codes)]
-    return terminal.table("", rows, indent=indent)
+    return terminal.table(
+        "",
+        [(code, f"{code.what}: {code.page}") for code in dict.fromkeys(codes)],
+        indent=indent,
+    )

@@ -25,19 +25,14 @@ from istio_aux.model import kept
 from istio_aux.model.documents import Document
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Key, Metadata, Pod, Struct, decode
+from istio_aux.model.pod import Key, Pod, decode
 from istio_aux.model.text import UNDECODABLE, listed, problem
-from istio_aux.model.webhooks import Configuration, ControlPlane, Namespace
+from istio_aux.model.webhooks import ConfigMap, Configuration, ControlPlane, Namespace
 from istio_aux.repair.rules import AwaitCapture
 
 _POD, _NAMESPACE, _CONFIG_MAP = ("", "Pod"), ("", "Namespace"), ("", "ConfigMap")
 _CONFIGURATION = ("admissionregistration.k8s.io", "MutatingWebhookConfiguration")
 _NO_CONFIGURATIONS = "no mutatingwebhookconfigurations were given"
-
-
-class _PolicyMap(Struct, frozen=True):
-    metadata: Metadata = Metadata()
-    data: dict[str, str] | None = None
 
 
 def audit(paths: Sequence[str], request: ClusterRequest) -> int:
@@ -52,8 +47,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
             report.complain("no pods were given")
         return files.BAD_INPUT
     now = snapshot.newest or files.present()
-    pods = snapshot.audit(request, now)
-    status = max(status, cluster.show_audit(pods, request, now.date))
+    status = max(status, cluster.show_audit(snapshot.audit(request, now), request, now.date))
     if snapshot.left_out:
         kinds = [f"{number} {kind}" for kind, number in sorted(snapshot.left_out.items())]
         report.complain(f"left out: {listed(kinds)}: audit does not read these kinds")
@@ -114,9 +108,9 @@ class _Snapshot:
             configuration = msgspec.json.decode(body, type=Configuration)
             self._configurations[configuration.metadata.name] = configuration
         elif kind == _CONFIG_MAP:
-            found = msgspec.json.decode(body, type=_PolicyMap)
-            policy = (found.data or {}).get(injection.POLICY_KEY, "")
-            self._policies[found.metadata.namespace, found.metadata.name] = policy
+            found = msgspec.json.decode(body, type=ConfigMap)
+            place = found.metadata.namespace, found.metadata.name
+            self._policies[place] = (found.data or {}).get(injection.POLICY_KEY, "")
         else:
             self.left_out[kind[1]] += 1
 

@@ -88,8 +88,7 @@ class Tally:
             reasons = [*self._unknown, *(unread if self._unknown else ())]
             if self._unreadable:
                 reasons.insert(0, listed(self._unreadable, "; ", most=UNREADABLE_SHOWN))
-            why = "; ".join(reasons)
-            why = f"pods that may lack their sidecar: {number}: {why}"
+            why = f"pods that may lack their sidecar: {number}: {'; '.join(reasons)}"
             remarks.append(Remark(Code.MESH_UNKNOWN, why))
         unsure = self._unsure.total()
         if unsure:
@@ -97,9 +96,11 @@ class Tally:
             remarks.append(Remark(Code.UNKNOWN, why))
         unknown = 0 if Code.MESH_UNKNOWN in ignored else number
         unknown += 0 if Code.UNKNOWN in ignored else unsure
-        shown = (finding for finding in self.findings if finding.code not in ignored)
         return Audit(
-            sorted(shown, key=lambda finding: (finding.namespace, finding.name)),
+            sorted(
+                (finding for finding in self.findings if finding.code not in ignored),
+                key=lambda finding: (finding.namespace, finding.name),
+            ),
             self.pods,
             namespaces,
             unknown,

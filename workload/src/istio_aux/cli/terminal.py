@@ -123,13 +123,15 @@ class Terminal(NamedTuple):
             return [(head + self.paint(text)).rstrip()]
         below = self.width - taken < _NARROWEST
         margin = len(head) - len(head.lstrip()) + _BELOW if below else taken
-        wrapped = textwrap.wrap(
-            plain,
-            max(self.width - margin, _LEAST),
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        lines = [" " * margin + self.paint(Cell(line, text.style)) for line in wrapped]
+        lines = [
+            " " * margin + self.paint(Cell(line, text.style))
+            for line in textwrap.wrap(
+                plain,
+                max(self.width - margin, _LEAST),
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+        ]
         if below:
             return [head.rstrip(), *lines] if head.strip() else lines
         return [head + lines[0][margin:], *lines[1:]]

@@ -196,9 +196,13 @@ async def list_pods(
             the API server lists no pods, too.
     """
     path, seen = actions.collection("v1", "pods", namespace), set[Key]()
-    selection = {**fields, "labelSelector": str(selector)}
     try:
-        async for page in actions.pages(client, path, Pod, selection):
+        async for page in actions.pages(
+            client,
+            path,
+            Pod,
+            {**fields, "labelSelector": str(selector)},
+        ):
             for each in (*page.unreadable, *page.items):
                 key = each.key if isinstance(each, Unreadable) else each.metadata.key
                 if key not in seen:
@@ -252,9 +256,11 @@ async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
                     seen.add(about.key)
                     name = f"{kind.kind}/{about.name}"
                     try:
-                        parts = {"name": about.name, "namespace": about.namespace}
                         for template in templates.read(
-                            {"metadata": parts, "spec": msgspec.json.decode(each.spec)},
+                            {
+                                "metadata": {"name": about.name, "namespace": about.namespace},
+                                "spec": msgspec.json.decode(each.spec),
+                            },
                             kind.group,
                             kind.kind,
                         ):
@@ -312,11 +318,11 @@ class _Search(msgspec.Struct):
             yield target.text
         elif kind.kind == "Pod" and target.name:
             try:
-                path = actions.pod_path(where, target.name)
-                yield decoded(await self.client.get(path), Pod)
+                body = await self.client.get(actions.pod_path(where, target.name))
+                yield decoded(body, Pod)
             except UNREAD as error:
-                missing = isinstance(error, ApiError) and error.code == 404
-                yield f"{where}/{target.name}: {error}{self._hint(target) if missing else ''}"
+                hint = self._hint(target) if error.code == 404 else ""
+                yield f"{where}/{target.name}: {error}{hint}"
         elif kind.kind == "Pod":
             async for each in self._list_pods(where):
                 yield each
@@ -333,8 +339,9 @@ class _Search(msgspec.Struct):
         if not slash or self._type(left):
             return ""
         known = [each.kind.lower() for each in self.types if (each.group, each.kind) in WORKLOADS]
-        no_type = f"; {quoted(left)} is no type of this cluster either"
-        return f"{no_type}; types with pods: {listed(known)}"
+        return (
+            f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
+        )
 
     async def _owned(
         self,
@@ -350,7 +357,7 @@ class _Search(msgspec.Struct):
                 )
                 uid = decoded(body, Named, "object").metadata.uid
             except UNREAD as error:
-                if not (isinstance(error, ApiError) and error.code == 403):
+                if error.code != 403:
                     yield f"{where}: {target.text}: {error}"
                     return
                 self.why.append(gap(error, f"get {target.text}"))
@@ -368,8 +375,10 @@ class _Search(msgspec.Struct):
                 found = True
                 yield each
         if self.job and not found:
-            events = await _events_of_pods(self.client, where, target.name)
-            self.why += [self.job, *events]
+            self.why += [
+                self.job,
+                *await _events_of_pods(self.client, where, target.name),
+            ]
         self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
@@ -396,19 +405,17 @@ class _Search(msgspec.Struct):
         if of is None or key in self.listed or len(self.listed) == MOST_KINDS:
             return
         self.listed[key] = ""
-        path = actions.collection(of.api, of.plural, namespace if of.namespaced else "")
-        # Only metadata: a tenant may name a Secret as the owner of a pod.
-        pages = actions.pages(
-            self.client,
-            path,
-            Named,
-            {},
-            accept=actions.ONLY_METADATA,
-        )
         try:
-            async for page in pages:
-                found = (item.metadata for item in page.items)
-                self.owners |= {each.uid: each.owner_references or () for each in found}
+            async for page in actions.pages(
+                self.client,
+                actions.collection(of.api, of.plural, namespace if of.namespaced else ""),
+                Named,
+                {},
+                # Only metadata: a tenant may name a Secret as the owner of a pod.
+                accept=actions.ONLY_METADATA,
+            ):
+                for item in page.items:
+                    self.owners[item.metadata.uid] = item.metadata.owner_references or ()
         except ApiError as error:
             self.listed[key] = gap(error, f"list {of.plural}")
 
@@ -430,17 +437,19 @@ async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]
     """The last Event for each of `TELLING` about pods that a Job had, as their names show."""
     begin, lines = f"{job}-", list[str]()
     for reason in TELLING:
-        found = await _events(client, namespace, f"involvedObject.kind=Pod,reason={reason}")
+        fields = f"involvedObject.kind=Pod,reason={reason}"
         named = {
             at: it
-            for at, it in found
+            for at, it in await _events(client, namespace, fields)
             if (name := it.involved_object.name).startswith(begin)
             and _POD_OF_JOB.fullmatch(name, len(begin))
         }
         if named:
             last = named[at := max(named)]
-            what = one_line(last.message, LONGEST_WHY)
-            lines.append(f"pod {last.involved_object.name}: {reason} at {at:%H:%M:%S}Z: {what}")
+            lines.append(
+                f"pod {last.involved_object.name}: {reason} at {at:%H:%M:%S}Z:"
+                f" {one_line(last.message, LONGEST_WHY)}"
+            )
     return lines
 
 
@@ -471,6 +480,10 @@ async def _events(client: Client, namespace: str, fields: str) -> list[tuple[dat
     """Events that have a time; none where they may not be listed."""
     path = actions.collection("v1", "events", namespace)
     with suppress(ApiError):
-        pages = actions.pages(client, path, PodEvent, {"fieldSelector": fields})
-        return [(it.at, it) async for page in pages for it in page.items if it.at]
+        return [
+            (it.at, it)
+            async for page in actions.pages(client, path, PodEvent, {"fieldSelector": fields})
+            for it in page.items
+            if it.at
+        ]
     return []
