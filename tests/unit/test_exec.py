@@ -21,9 +21,9 @@ from istio_aux.kube.exec import (
     OUTPUT,
     ExecChannels,
     ForwardChannels,
+    PortChannels,
     execute,
     forward,
-    listens,
 )
 from istio_aux.model.pod import Key
 from istio_aux.model.sidecars import AttemptResult
@@ -310,4 +310,6 @@ async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_reques
         api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
         api.faults.append(refuse)
         key = Key("training", "job", "u-1")
-        assert await listens(client, key, 15020, 10.0, still=still) is False
+        channels = PortChannels()
+        await forward(client, key, 15020, "GET /", 10.0, still=still, channels=channels)
+        assert channels.listens is False

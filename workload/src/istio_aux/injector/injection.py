@@ -98,10 +98,9 @@ def read_policy(text: str) -> InjectionPolicy:
 
 def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
     """Return Istio's webhooks for new pods, in the order in which they are called."""
-    ordered = sorted(configurations, key=lambda configuration: configuration.metadata.name)
     return tuple(
         _hook(configuration, webhook)
-        for configuration in ordered
+        for configuration in sorted(configurations, key=lambda each: each.metadata.name)
         for webhook in configuration.webhooks or ()
         if webhook.is_istios and webhook.creates_pods
     )
@@ -183,8 +182,10 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
     if webhook == kept.UNCLEAR:
         unclear = "its configuration is too much to judge"
     try:
-        given = (webhook.namespace_selector, webhook.object_selector)
-        namespaces, pods = (convert(each) if each else Selector() for each in given)
+        namespaces, pods = (
+            convert(each) if each else Selector()
+            for each in (webhook.namespace_selector, webhook.object_selector)
+        )
     except ValueError as error:
         # The API server should not accept such a configuration; the others still count.
         namespaces = pods = Selector()

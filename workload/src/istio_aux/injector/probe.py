@@ -19,6 +19,7 @@ from istio_aux.injector.probe_rules import Question, refusal
 from istio_aux.injector.rules import AGENTS, Agent, NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import now
 from istio_aux.kube.errors import (
     UNANSWERED,
     UNREAD,
@@ -114,10 +115,9 @@ class InjectorProbe:
 
     async def run(self) -> None:
         """Ask until cancelled: after a pause, and earlier after changes, which may be many."""
-        clock = asyncio.get_running_loop().time
         while True:
             self.changed.clear()
-            began = clock()
+            began = now()
             try:
                 pause = await self._ask()
             # A defect of ours must not end the probes, nor count as a live injector.
@@ -132,21 +132,21 @@ class InjectorProbe:
                 self._publish(refusal(f"internal error: {error!r}", reached=False))
                 pause = self._rhythm.read
             await wait(self.changed, pause)
-            await asyncio.sleep(began + self._rhythm.other - clock())
+            await asyncio.sleep(began + self._rhythm.other - now())
 
     async def _ask(self) -> float:
         """Ask once, and publish the answer; returns the seconds until the next question."""
-        clock = asyncio.get_running_loop().time
         live = self.result is not None and self.result.injected
         seconds = DEADLINE if live and not self._slow else DRY_RUN
-        kept, wait, began = -math.inf, 0.0, clock()
+        kept, wait, began = -math.inf, 0.0, now()
         try:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
         except UNANSWERED as error:
             found = refusal(str(error) or f"no answer within {seconds:g} s", reached=False)
-            answered = isinstance(error, ApiError) and error.code != 504
-            if answered or isinstance(error, NoConnectionError):
+            if isinstance(error, NoConnectionError) or (
+                isinstance(error, ApiError) and error.code != 504
+            ):
                 kept = self._answered + KEPT
             wait = retry_after(error)
         if found.native.capability.can:
@@ -158,7 +158,7 @@ class InjectorProbe:
             # Once says nothing of an injector that was live: the machine may be busy, and another
             # round asks in further namespaces.
             self._failures += 1
-            if live and (self._failures == 1 or clock() < kept):
+            if live and (self._failures == 1 or now() < kept):
                 self._count("unreachable")
             else:
                 self._publish(found)
@@ -167,7 +167,7 @@ class InjectorProbe:
         self._publish(found)
         if not found.reached:
             return self._rhythm.other
-        self._failures, self._answered = 0, clock()
+        self._failures, self._answered = 0, now()
         self._slow = self._answered - began > DEADLINE
         self._backoff.reset()
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
@@ -201,20 +201,19 @@ class InjectorProbe:
 
     async def _possible(self, shown: NativeCheck) -> NativeCheck:
         """What a dry run has ``shown``, unless a kubelet runs no native sidecars."""
-        clock = asyncio.get_running_loop().time
-        if clock() >= self._kubelets_due:
+        if now() >= self._kubelets_due:
             if not (self.result and self.result.injected):
                 self.result = Probe(injected=True)  # That need not wait for the versions.
                 self._news.set()
             try:
                 async with asyncio.timeout(DRY_RUN):
                     self._kubelets = await check_kubelets(self._client)
-                self._kubelets_due = clock() + self._rhythm.read
-                self._kubelets_until = clock() + KEPT
+                self._kubelets_due = now() + self._rhythm.read
+                self._kubelets_until = now() + KEPT
                 self._reading.reset()
             except UNANSWERED as error:
-                self._kubelets_due = clock() + max(self._reading.next(), retry_after(error))
-                if clock() >= self._kubelets_until:
+                self._kubelets_due = now() + max(self._reading.next(), retry_after(error))
+                if now() >= self._kubelets_until:
                     self._kubelets = probe_rules.unknown(
                         str(error) or "no answer from the API server in time"
                     )
@@ -282,14 +281,16 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-    nodes = await actions.list_kept(
-        client,
-        actions.NODES,
-        actions.Node,
-        {},
-        lambda node: node,
-    )
-    return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
+    return {
+        node.metadata.name: node.status.node_info.kubelet_version
+        for node in await actions.list_kept(
+            client,
+            actions.NODES,
+            actions.Node,
+            {},
+            lambda node: node,
+        )
+    }
 
 
 async def read_agents(
@@ -326,7 +327,7 @@ async def check_kubelets(client: Client) -> NativeCheck | None:
             return None
         return probe_rules.of_kubelets(await read_kubelets(client))
     except UNREAD as error:
-        if isinstance(error, ApiError) and error.code in probe_rules.TEMPORARY:
+        if error.code in probe_rules.TEMPORARY:
             raise
         return probe_rules.unknown(f"versions of kubelets: {error}")
 
@@ -337,10 +338,13 @@ async def read_slices(client: Client, service: Service | ServiceReference) -> li
     Raises:
         KubeError: they cannot be listed.
     """
-    pages = actions.pages(
-        client,
-        actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-        EndpointSlice,
-        {"labelSelector": f"{SERVICE}={service.name}"},
-    )
-    return [each async for page in pages for each in page.items]
+    return [
+        each
+        async for page in actions.pages(
+            client,
+            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+            EndpointSlice,
+            {"labelSelector": f"{SERVICE}={service.name}"},
+        )
+        for each in page.items
+    ]

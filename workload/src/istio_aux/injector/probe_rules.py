@@ -106,8 +106,11 @@ def questions(
     come first, and those that are ``going`` take no pods.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
-    mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
-    pairs = [(hook, labels) for hook in mine if (labels := hook.pods.sample()) is not None]
+    pairs = [
+        (hook, labels)
+        for hook in sorted(hooks, key=lambda hook: bool(hook.unclear))
+        if hook.target == target and (labels := hook.pods.sample()) is not None
+    ]
     first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
     for some in (first, namespaces.keys() - first):
         # Namespaces that may refuse the capabilities of Istio's init container come last. Some may

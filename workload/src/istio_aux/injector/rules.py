@@ -219,12 +219,16 @@ def _check(target: ClientConfig, facts: Facts) -> Injector:
 def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
     """Return why the API server cannot call it, or None; then a probe can show that it is live."""
     if not target.ca_bundle and not target.url:
-        why = "no caBundle: its istiod has never been up"
-        return Injector(state=State.NO_CA_BUNDLE, why=why)
+        return Injector(
+            state=State.NO_CA_BUNDLE,
+            why="no caBundle: its istiod has never been up",
+        )
     # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
     if target.ca_bundle and not target.has_certificate:
-        why = "its caBundle holds no certificate that can be read"
-        return Injector(state=State.UNREADABLE, why=why)
+        return Injector(
+            state=State.UNREADABLE,
+            why="its caBundle holds no certificate that can be read",
+        )
     if target.service is None:
         leads = "it names neither Service nor URL"
         return None if target.url else Injector(state=State.NO_SERVICE, why=leads)
@@ -252,14 +256,10 @@ class Agent(Struct, frozen=True):
     @classmethod
     def of(cls, pod: Pod) -> Agent:
         """Read a pod."""
-        ready = any(
-            condition.type == "Ready" and condition.status == "True"
-            for condition in pod.status.conditions or ()
-        )
         return cls(
             namespace=pod.metadata.namespace,
             node=pod.spec.node_name or "",
-            ready=ready and pod.metadata.deletion_timestamp is None,
+            ready=pod.ready and pod.metadata.deletion_timestamp is None,
         )
 
 

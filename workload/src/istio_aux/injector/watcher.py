@@ -20,7 +20,7 @@ from istio_aux.injector.probe_rules import questions
 from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
+from istio_aux.kube.clock import now, system_clock
 from istio_aux.kube.errors import (
     UNANSWERED,
     UNREAD,
@@ -207,8 +207,10 @@ class Watcher:
 
     def start(self, how: StartPolicy, pod: Pod) -> StartPolicy:
         """How a new pod starts, by the injector that selects it."""
-        around = self._namespaces.get(pod.metadata.namespace, {})
-        return self.control_planes.start(how, Wish.of(pod, around))
+        return self.control_planes.start(
+            how,
+            Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {})),
+        )
 
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the leader, for injectors in the same state."""
@@ -224,20 +226,19 @@ class Watcher:
         """Watch and publish until cancelled, once configurations and namespaces are ``listed``."""
         for each in listed:
             await each.wait()
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + SETTLE
+        deadline = now() + SETTLE
         self._start(self, self._read_policies())
         try:
             while True:
                 self._news.clear()
                 self._reconcile()
-                if not (self._probed and not self._unlisted) and clock() < deadline:
-                    await wait(self._news, deadline - clock())
+                if not (self._probed and not self._unlisted) and now() < deadline:
+                    await wait(self._news, deadline - now())
                     continue
                 self._publish()
                 # A watch that fails reports nothing.
                 await wait(self._news, self._rhythm.other if self._unlisted else None)
-                deadline = clock() + SETTLE
+                deadline = now() + SETTLE
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -270,8 +271,11 @@ class Watcher:
         for gone in self._slices.keys() - self._watches.keys():
             del self._slices[gone]
         facts = self._facts()
-        wanted = [target for target in targets if rules.obstacle(target, facts) is None]
-        self._only(self._probes, wanted, self._probe)
+        self._only(
+            self._probes,
+            [target for target in targets if rules.obstacle(target, facts) is None],
+            self._probe,
+        )
 
     def _only(self, parts: dict[K, V], wanted: Sequence[K], make: Callable[[K], V]) -> None:
         """Start the parts that are wanted, and stop all others."""
@@ -367,11 +371,11 @@ class Watcher:
         for state in State:
             self._states.labels(state).set(list(states.values()).count(state))
         if planes.known:
-            now = self._now().date
+            today = self._now().date
             self.since = {
                 name: known
                 if (known := self.since.get(name)) and known.state == state
-                else Since(state, now)
+                else Since(state, today)
                 for name, state in states.items()
             }
             _report(before if before.known else ControlPlanes(), planes)
@@ -462,9 +466,10 @@ async def away(client: Client, planes: ControlPlanes) -> str:
             slices += await read_slices(client, service)
         except UNREAD:
             return ""
-    found = rules.evaluate(planes.hooks, rules.Facts(slices=slices))
     return "; ".join(
-        f"{each.configuration}: {each.why}" for each in found if each.state is not State.NOT_PROBED
+        f"{each.configuration}: {each.why}"
+        for each in rules.evaluate(planes.hooks, rules.Facts(slices=slices))
+        if each.state is not State.NOT_PROBED
     )
 
 

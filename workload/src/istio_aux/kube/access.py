@@ -176,13 +176,15 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
     authority = mount / "ca.crt"
 
     def make() -> _Made:
-        access = Access(
-            server=server,
-            tls=_context(authority, _read(authority)),
-            token=_TokenFile(mount / "token"),
-            namespace=_read(mount / "namespace").decode().strip(),
+        return (
+            Access(
+                server=server,
+                tls=_context(authority, _read(authority)),
+                token=_TokenFile(mount / "token"),
+                namespace=_read(mount / "namespace").decode().strip(),
+            ),
+            [authority],
         )
-        return access, [authority]
 
     return _fresh(make)
 
@@ -247,8 +249,9 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
     name, said = (current, "current-context") if chosen is None else (chosen, "context")
     contexts = _entries(files, "context")
     if name not in contexts:
-        known = ", ".join(contexts) or "none"
-        raise AccessError(f'{named}: {said}: "{name}": expected one of: {known}')
+        raise AccessError(
+            f'{named}: {said}: "{name}": expected one of: {", ".join(contexts) or "none"}'
+        )
     context = supported(contexts[name].value, _Context, contexts[name].where)
     clusters = _entries(files, "cluster")
     users = _entries(files, "user")
@@ -256,8 +259,11 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
         raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
     if context.user and context.user not in users:
         raise AccessError(f'{named}: context {name}: no user "{context.user}"')
-    user = users.get(context.user) or _Entry(paths[0], "user ", {})
-    access, more = _access(clusters[context.cluster], user, context.namespace)
+    access, more = _access(
+        clusters[context.cluster],
+        users.get(context.user) or _Entry(paths[0], "user ", {}),
+        context.namespace,
+    )
     return access, [*paths, *more]
 
 

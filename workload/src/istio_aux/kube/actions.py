@@ -22,6 +22,7 @@ from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
+from istio_aux.model.webhooks import ConfigMap
 
 # Pods that repair watches, and the fewer pods that are meant to end.
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -38,10 +39,6 @@ LONGEST_PAGE = 4 << 20  # Bytes of several objects: decoded, they may need ten t
 # How often a list is begun at most, each time in pages of five times as many objects. It has to be
 # complete before its snapshot expires: etcd is compacted every 5 minutes.
 LISTS = 3
-
-
-class _ConfigMap(Struct, frozen=True):
-    data: dict[str, str] | None = None
 
 
 class _NodeInfo(Struct, frozen=True):
@@ -197,29 +194,25 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
             known.add(each.resource)
             kind = each.response_kind.kind
             plain = (each.resource, each.singular_resource or kind.lower(), kind.lower())
-            names = dict.fromkeys(
-                (
-                    *plain,
-                    *(each.short_names or ()),
-                    *(f"{name}.{group}" for name in plain if group),
-                )
+            names = (
+                *plain,
+                *(each.short_names or ()),
+                *(f"{name}.{group}" for name in plain if group),
             )
             yield ServedType(
                 group,
                 version.version,
                 each.resource,
                 kind,
-                tuple(names),
+                tuple(dict.fromkeys(names)),
                 namespaced=each.scope == "Namespaced",
             )
 
 
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
     """Read the data of a ConfigMap; `ApiError` 404 if it does not exist."""
-    return (
-        decoded(await client.get(object_path("v1", "configmaps", namespace, name)), _ConfigMap).data
-        or {}
-    )
+    body = await client.get(object_path("v1", "configmaps", namespace, name))
+    return decoded(body, ConfigMap).data or {}
 
 
 async def pages(
@@ -246,8 +239,12 @@ async def pages(
     while True:
         params["limit"] = str(limit)
         try:
-            longest = LONGEST if limit == 1 else LONGEST_PAGE
-            body = await client.get(path, params, accept=accept, longest=longest)
+            body = await client.get(
+                path,
+                params,
+                accept=accept,
+                longest=LONGEST if limit == 1 else LONGEST_PAGE,
+            )
             page = await reader.read(body)
             if len(body) <= LONGEST_PAGE // 4:
                 limit = min(limit * 2, most)

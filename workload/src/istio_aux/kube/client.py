@@ -122,9 +122,12 @@ class Client:
 
         After ``silence`` seconds without a byte the connection counts as dead.
         """
-        access = await self._access.current()
         async with self._request(
-            access, "GET", path, params, patience=_timeout(read=silence)
+            await self._access.current(),
+            "GET",
+            path,
+            params,
+            patience=_timeout(read=silence),
         ) as response:
             yield b""
             parts = list[bytes]()

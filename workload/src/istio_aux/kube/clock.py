@@ -8,6 +8,11 @@ import time
 from istio_aux.model.moment import Moment
 
 
+def now() -> float:
+    """Return the seconds of the running event loop's clock, which timeouts use, too."""
+    return asyncio.get_running_loop().time()
+
+
 def system_clock() -> Moment:
     """Return the present; needs a running event loop."""
-    return Moment(asyncio.get_running_loop().time(), time.time())
+    return Moment(now(), time.time())

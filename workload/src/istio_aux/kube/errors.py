@@ -13,7 +13,9 @@ LONGEST = 1000  # Characters of a message: it may repeat the whole object, and i
 
 
 class KubeError(Exception):
-    """A request to the API server failed."""
+    """A request to the API server failed; ``code`` is 0 unless it answered: see `ApiError`."""
+
+    code = 0
 
 
 class AccessError(KubeError):
@@ -86,8 +88,7 @@ UNREAD = (ApiError, InvalidNameError, UnreadableError)
 
 def gap(error: KubeError, right: str) -> str:
     """Say why something is not known; ``right`` is what reads it."""
-    forbidden = isinstance(error, ApiError) and error.code == 403
-    return f"this account may not {right}" if forbidden else f"cannot {right}: {error}"
+    return f"this account may not {right}" if error.code == 403 else f"cannot {right}: {error}"
 
 
 def retry_after(error: Exception) -> float:

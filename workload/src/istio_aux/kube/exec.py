@@ -242,52 +242,39 @@ class PortChannels(ForwardChannels):
         return False if b"connection refused" in self._received[_REFUSED] else None
 
 
-async def listens(
-    client: Client,
-    pod: Key,
-    port: int,
-    deadline: float,
-    *,
-    still: Check,
-) -> bool | None:
-    """Whether something listens on a port of a pod; None: not known. See `forward`.
+async def listens(client: Client, pod: Key, port: int, deadline: float) -> bool | None:
+    """Whether something listens on a port of a pod; None: not known.
 
     What is sent is no TLS: a server of TLS answers with an alert (rustls, tokio-rustls).
     """
     channels = PortChannels()
-    await stream(
-        client,
-        actions.pod_path(pod.namespace, pod.name, "portforward"),
-        channels,
-        deadline,
-        params=[("ports", str(port))],
-        protocols=FORWARD,
-        still=still,
-        first_frame=bytes([_DATA]) + b"GET / HTTP/1.1\r\n\r\n",
-    )
+    await _ask(client, pod, port, "GET /", channels, deadline=deadline)
     return channels.listens
 
 
 async def is_ready(client: Client, pod: Key, deadline: float) -> bool | None:
     """Whether the proxy of a pod is ready, by what the hook of a hold asks; None: not known."""
     channels = ReadyChannels()
+    await _ask(client, pod, READY_PORT, READY, channels, deadline=deadline)
+    return channels.ready
+
+
+async def _ask(
+    client: Client,
+    pod: Key,
+    port: int,
+    what: str,
+    channels: ForwardChannels,
+    *,
+    deadline: float,
+) -> None:
+    """Send a request to a pod that is still there; see `forward`. Nothing arrives if it fails."""
 
     async def same() -> bool:
         return await actions.read_pod(client, pod) is not None
 
-    try:
-        await forward(
-            client,
-            pod,
-            READY_PORT,
-            READY,
-            deadline,
-            still=same,
-            channels=channels,
-        )
-    except KubeError:
-        return None
-    return channels.ready
+    with suppress(KubeError):
+        await forward(client, pod, port, what, deadline, still=same, channels=channels)
 
 
 async def stream(
@@ -325,9 +312,7 @@ async def stream(
         busy = isinstance(error, ApiError) and (error.code == 429 or error.retry_after is not None)
         if busy or isinstance(error, NoConnectionError):
             raise
-        return channels.result(
-            str(error), sent=not (isinstance(error, ApiError) and error.code < 500)
-        )
+        return channels.result(str(error), sent=error.code == 0 or error.code >= 500)
 
 
 async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> str:

@@ -89,8 +89,9 @@ class Plugin:
         where = f"{who}: exec"
         config = supported(spec, ExecConfig, where)
         if config.api_version not in VERSIONS:
-            expected = " or ".join(VERSIONS)
-            raise AccessError(f'{where}: apiVersion: "{config.api_version}": expected {expected}')
+            raise AccessError(
+                f'{where}: apiVersion: "{config.api_version}": expected {" or ".join(VERSIONS)}'
+            )
         if not config.command:
             raise AccessError(f"{where}: command: expected the name of a program")
         mode = config.interactive_mode or (
@@ -105,11 +106,13 @@ class Plugin:
         self._interactive = terminal and mode != "Never"
         self._command = str(folder / config.command) if os.sep in config.command else config.command
         self._name = f"{who}: {self._command}"
-        info: dict[str, object] = {"interactive": self._interactive}
-        if config.provide_cluster_info:
-            info["cluster"] = cluster
+        told = {"cluster": cluster} if config.provide_cluster_info else {}
         self._info = msgspec.json.encode(
-            {"apiVersion": config.api_version, "kind": "ExecCredential", "spec": info}
+            {
+                "apiVersion": config.api_version,
+                "kind": "ExecCredential",
+                "spec": {"interactive": self._interactive, **told},
+            }
         ).decode()
         self._turn = asyncio.Lock()
         self._last: Credential | None = None
@@ -145,7 +148,6 @@ class Plugin:
         """Run the program; returns its answer."""
         spec = self._spec
         quiet = not self._interactive
-        variables = {item.name: item.value for item in spec.env or ()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 self._command,
@@ -154,7 +156,11 @@ class Plugin:
                 stdout=asyncio.subprocess.PIPE,
                 # A person who logs in must see the instructions.
                 stderr=asyncio.subprocess.PIPE if quiet else None,
-                env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": self._info},
+                env={
+                    **os.environ,
+                    **{item.name: item.value for item in spec.env or ()},
+                    "KUBERNETES_EXEC_INFO": self._info,
+                },
                 # `_end` kills the whole session: the program and its children.
                 start_new_session=quiet,
             )

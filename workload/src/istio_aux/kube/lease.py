@@ -27,7 +27,7 @@ import msgspec
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
+from istio_aux.kube.clock import now, system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, retry_after
 from istio_aux.kube.objects import decoded
 from istio_aux.model.election import (
@@ -176,7 +176,7 @@ class Lease(Leadership):
 
     def leads(self) -> bool:
         """See `Leadership`. A process that was frozen for longer than its time stops leading."""
-        if self.held and _now() >= self._renewed + self._deadline:
+        if self.held and now() >= self._renewed + self._deadline:
             self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
         return self.held
 
@@ -210,17 +210,17 @@ class Lease(Leadership):
                 async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                     lapses = await self._round()
                 self._trouble = ""
-                pause = min(pause, max(0.0, lapses - _now()))
+                pause = min(pause, max(0.0, lapses - now()))
             except UNANSWERED as error:
                 if isinstance(error, ApiError) and error.code == 409:
                     pause = self._retry / 10  # Another process was faster: read the Lease again.
                 else:
                     # A holder asks once more before it has to stop leading.
-                    longest = self._latest(self._deadline) - self._retry - _now()
+                    longest = self._latest(self._deadline) - self._retry - now()
                     pause = max(pause, min(retry_after(error), longest))
                     self._complain(str(error) or "no answer in time")
             self.leads()
-            await asyncio.sleep(self._latest(pause) - _now())
+            await asyncio.sleep(self._latest(pause) - now())
 
     async def release(self) -> None:
         """See `Leadership`."""
@@ -240,7 +240,7 @@ class Lease(Leadership):
 
     def _latest(self, seconds: float) -> float:
         """The time in ``seconds``, but not later than leading has to stop."""
-        then = _now() + seconds
+        then = now() + seconds
         return min(then, self._renewed + self._deadline) if self.held else then
 
     async def _round(self) -> float:
@@ -249,7 +249,7 @@ class Lease(Leadership):
         if not unfit:
             self._releases = self._free = None
         elif self._releases is not None:
-            if _now() < self._releases:
+            if now() < self._releases:
                 return self._releases
             self._releases = None
             await self._give_up()
@@ -264,13 +264,15 @@ class Lease(Leadership):
             else:
                 return math.inf
         await self._read()
-        step = decide(self._identity, self._seen, _now(), self._duration)
+        step = decide(self._identity, self._seen, now(), self._duration)
         if isinstance(step, Standby):
             return await self._follow(step, unfit)
         if unfit and (until := self._leave(step, unfit)):
             return until
-        renews = isinstance(step, Renew)
-        await self._hold(self._renewal() if renews else self._claim(step.transitions), unfit)
+        await self._hold(
+            self._renewal() if isinstance(step, Renew) else self._claim(step.transitions),
+            unfit,
+        )
         self._free = None
         if not self.held:
             self._lead(held=True, why=step.reason)
@@ -292,24 +294,24 @@ class Lease(Leadership):
     def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
         """Return until when an unfit process leaves the Lease to others; None: it leads itself."""
         if isinstance(step, Acquire):
-            self._free = self._free or _now()
+            self._free = self._free or now()
             # A process that is fit takes the Lease meanwhile.
             until = self._free + self._deadline / 2
-            return until if _now() < until else None
+            return until if now() < until else None
         if not self.held or self._mark != WANTED:
             return None
         self._lead(held=False, why=unfit)
         # What is under way has as long to end as if the Lease had not been renewed.
-        self._releases = _now() + self._duration - self._deadline
+        self._releases = now() + self._duration - self._deadline
         return self._releases
 
     def _claim(self, transitions: int) -> LeaseRecord:
-        now = self._time()
+        present = self._time()
         return LeaseRecord(
             holder_identity=self._identity,
             lease_duration_seconds=math.ceil(self._duration),
-            acquire_time=now,
-            renew_time=now,
+            acquire_time=present,
+            renew_time=present,
             lease_transitions=transitions,
         )
 
@@ -321,7 +323,7 @@ class Lease(Leadership):
 
     async def _hold(self, record: LeaseRecord, unfit: str) -> None:
         # The others count from when they read the record, which is later.
-        sent = _now()
+        sent = now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
         self._renewed = sent
         self._lost = False
@@ -352,7 +354,7 @@ class Lease(Leadership):
         except ApiError as error:
             if error.code != 404:
                 raise
-            self._seen = self._seen.then(None, _now())
+            self._seen = self._seen.then(None, now())
             self._mark = ""
             return
         text, _ = self._note
@@ -366,7 +368,7 @@ class Lease(Leadership):
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}
-        self._seen = self._seen.then(lease.spec, _now())
+        self._seen = self._seen.then(lease.spec, now())
         self._mark = self._note[1]
 
     @property
@@ -403,8 +405,3 @@ class Lease(Leadership):
 
 def _annotations(metadata: dict[str, Any]) -> dict[str, str]:
     return metadata.get("annotations") or {}
-
-
-def _now() -> float:
-    """Seconds of the event loop's clock, which timeouts use, too."""
-    return asyncio.get_running_loop().time()

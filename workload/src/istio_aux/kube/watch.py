@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import now
 from istio_aux.kube.errors import (
     ApiError,
     Backoff,
@@ -135,23 +136,22 @@ class Watch(Generic[T]):
         Progress is an event, a bookmark, a stream that begins or ends well, and objects of a list,
         unless an earlier list failed behind them. A live watch is silent for `SILENCE` at most.
         """
-        return 0.0 if self._alive_at is None else _now() - self._alive_at
+        return 0.0 if self._alive_at is None else now() - self._alive_at
 
     async def run(self) -> None:
         """Watch until cancelled. Raises only what the handler raises, but no `HandlerError`."""
-        self._alive_at = _now()
+        self._alive_at = now()
         while True:
             backoff = self._listing
             try:
-                until = _now() + jittered(self._relist)
+                until = now() + jittered(self._relist)
                 await self._list()
                 backoff = self._watching
-                while _now() < until:
+                while now() < until:
                     await self._stream(until)
                 self._restarted("relist")
             except KubeError as error:
-                reason = self._note(error)
-                self.refused |= reason == "refused"
+                self.refused |= self._note(error) == "refused"
                 await asyncio.sleep(max(backoff.next(), retry_after(error)))
 
     def _note(self, error: KubeError) -> str:
@@ -160,7 +160,7 @@ class Watch(Generic[T]):
         self._restarted(reason)
         # A version that is too old is normal; anything else is trouble.
         self.trouble = None if reason == "expired" else f"{self.path}: {error}"
-        self.forbidden = isinstance(error, ApiError) and error.code == 403
+        self.forbidden = error.code == 403
         _log.log(
             logging.INFO if reason == "expired" else logging.WARNING,
             "watch %s: %s",
@@ -202,11 +202,11 @@ class Watch(Generic[T]):
             page.items.clear()  # There need not be room for them beside the next page.
             # The objects of a list that fails again and again are no progress.
             if listed > self._furthest:
-                self._furthest, self._alive_at = listed, _now()
+                self._furthest, self._alive_at = listed, now()
         if named:  # An object without a UID may be any of those.
             for key in sorted(gone):  # A set has another order in each process.
                 self._delete(key)
-        self._furthest, self._alive_at = 0, _now()
+        self._furthest, self._alive_at = 0, now()
         before = self._version
         self._version = version
         self.trouble = None
@@ -223,8 +223,8 @@ class Watch(Generic[T]):
 
     async def _stream(self, until: float) -> None:
         """Watch from the known version until the stream ends; raises `KubeError` if that is bad."""
-        seconds = max(1, round(min(jittered(self._stream_seconds), until - _now())))
-        opened = _now()
+        seconds = max(1, round(min(jittered(self._stream_seconds), until - now())))
+        opened = now()
         version = self._version
         params = {
             **self._selection,
@@ -248,10 +248,10 @@ class Watch(Generic[T]):
             self._note(error)
             await asyncio.sleep(max(self._watching.next(), retry_after(error)))
             return
-        if self._version == version and _now() - opened < 1.0:
+        if self._version == version and now() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
         if ended:
-            self._alive_at = _now()
+            self._alive_at = now()
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
@@ -262,7 +262,7 @@ class Watch(Generic[T]):
         """
         if isinstance(error, NoConnectionError):
             return True
-        if isinstance(error, ApiError):
+        if error.code:
             return error.code in {429, 502, 503}
         return isinstance(error, UnreachableError) and self._version != version
 
@@ -271,7 +271,7 @@ class Watch(Generic[T]):
         number = 0
         async with aclosing(lines):
             async for line in lines:
-                self._alive_at = _now()
+                self._alive_at = now()
                 if line:  # An empty one: the watch is accepted, so nothing is missed from here on.
                     self._deliver(await self._events.read(line))
                     number += 1
@@ -316,11 +316,6 @@ class Watch(Generic[T]):
             with suppress(HandlerError):
                 self._handler.delete(key, last)
                 self._known.discard(key)
-
-
-def _now() -> float:
-    """Seconds of the event loop's clock."""
-    return asyncio.get_running_loop().time()
 
 
 def _reason(error: KubeError) -> str:

@@ -157,11 +157,4 @@ class Asking:
 
 async def ask(client: Client, key: Key) -> bool | None:
     """Whether ztunnel listens in the network of a pod; None: not known."""
-
-    async def same() -> bool:
-        return await actions.read_pod(client, key) is not None
-
-    try:
-        return await listens(client, key, TUNNEL, DEADLINE, still=same)
-    except KubeError:
-        return None
+    return await listens(client, key, TUNNEL, DEADLINE)

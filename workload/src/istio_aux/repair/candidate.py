@@ -56,12 +56,15 @@ class Candidate(Struct, frozen=True):
             )
         created = meta.creation_timestamp
         ends = meta.deletion_timestamp
-        conditions = pod.status.conditions or ()
         grace = meta.deletion_grace_period_seconds
         labels = kept.size(pod.labels)
         started = pod.status.start_time
         captured = shared(redirection.get(meta) or "")
-        made = [c.last_transition_time for c in conditions if c.type == _NETWORK]
+        made = [
+            condition.last_transition_time
+            for condition in pod.status.conditions or ()
+            if condition.type == _NETWORK
+        ]
         got = next(filter(None, (*made, started, created)), None)
         network = got.timestamp() if got else 1.0
         if wish.annotation:
@@ -74,7 +77,7 @@ class Candidate(Struct, frozen=True):
             wish=wish,
             too_much=labels if labels > kept.MOST else 0,
             phase=shared((pod.status.phase or "")[:_WORD]),
-            ready=any(c.type == "Ready" and c.status == "True" for c in conditions),
+            ready=pod.ready,
             names_proxy=pod.names_proxy,
             deleting=ends is not None,
             # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to

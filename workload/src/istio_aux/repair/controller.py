@@ -20,7 +20,7 @@ from istio_aux.injector.probe import read_agents
 from istio_aux.injector.rules import not_ready
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
+from istio_aux.kube.clock import now, system_clock
 from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
@@ -103,8 +103,10 @@ class RepairController:
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
         self._asking = Asking(client, self.store.captures, self.store.reconsider, self.store.reread)
-        unmeshed = telemetry.gauge("unmeshed_pods", "Pods that should be in the mesh and are not.")
-        unmeshed.set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
+        telemetry.gauge(
+            "unmeshed_pods",
+            "Pods that should be in the mesh and are not.",
+        ).set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
 
     def lead(self, leading: bool) -> None:
@@ -171,11 +173,10 @@ class RepairController:
             self._leading
             and (any(captures.doubted.values()) or captures.unread or self._asking.tasks)
         )
-        decided = captures.until is None and asked
-        busy = self.store.undecided or self.store.changed or self._tasks
         return (
-            decided
-            and not busy
+            asked
+            and captures.until is None
+            and not (self.store.undecided or self.store.changed or self._tasks)
             and all(
                 isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
                 for owner in self._active
@@ -305,8 +306,13 @@ class RepairController:
         spaces = {owner.namespace for owner in self._active}
         self._served = {name: at for name, at in self._served.items() if name in spaces}
         since = {key: owner.waiting or now.monotonic for key, (owner, _) in waiting.items()}
-        line = rollout.first_in_line(since, begun, self._served, now, self._limits)
-        for key in line[: self._left]:
+        for key in rollout.first_in_line(
+            since,
+            begun,
+            self._served,
+            now,
+            self._limits,
+        )[: self._left]:
             owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(
@@ -425,9 +431,9 @@ class RepairController:
 
         Right after the start of this process the API server does not call our admission yet.
         """
-        new = probe_rules.dry_run_pod(labels, {START: "none"})
+        new = msgspec.json.encode(probe_rules.dry_run_pod(labels, {START: "none"}))
         with _needed("not known whether a new pod would get a sidecar"):
-            answer = await actions.dry_run_pod(self._client, namespace, msgspec.json.encode(new))
+            answer = await actions.dry_run_pod(self._client, namespace, new)
         result = probe_rules.created(answer)
         if not result.injected:
             raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
@@ -451,9 +457,8 @@ class RepairController:
             ),
         }
         path = actions.collection("v1", "pods", owner.namespace)
-        clock = asyncio.get_running_loop().time
         for _ in range(actions.READS):
-            begun = clock()
+            begun = now()
             pods = await actions.list_kept(
                 self._client,
                 path,
@@ -461,14 +466,13 @@ class RepairController:
                 selection,
                 Candidate.sibling,
             )
-            missing = owner.unlisted(pods)
             # A pod that has other labels is not listed, nor is one that has finished.
-            for key in missing:
+            for key in owner.unlisted(pods):
                 pod = await actions.read_pod(self._client, key)
                 if pod is None or Candidate.of(pod).ended:
                     how = "is gone" if pod is None else "has finished"
                     raise NotRestartedError(f"{key.name} of its controller {how}", changed=True)
-            if clock() <= begun + actions.FRESH:
+            if now() <= begun + actions.FRESH:
                 return
         raise LateError(f"the pods of its controller cannot be read within {actions.FRESH:g} s")
 

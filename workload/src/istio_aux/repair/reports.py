@@ -12,6 +12,7 @@ from pathlib import Path
 from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
 from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
 from istio_aux.model.documents import Work
+from istio_aux.model.text import listed
 from istio_aux.model.wish import Wish
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
@@ -78,8 +79,11 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
-    labels = store.namespaces.get(asking.namespace, {})
-    new = Wish(namespace=asking.namespace, labels={LABEL: asking.name}, around=labels)
+    new = Wish(
+        namespace=asking.namespace,
+        labels={LABEL: asking.name},
+        around=store.namespaces.get(asking.namespace, {}),
+    )
     expectation = store.expect(new.admitted(store.applications))
     live = expectation.expected
     why = expectation.reason
@@ -109,8 +113,7 @@ def _status(
 def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
     without = sorted(pod.key.name for pod in pods if pod.sidecar is not Sidecar.PRESENT)
     if without:
-        more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
-        return False, f"without a sidecar: {', '.join(without[:_NAMED])}{more}"
+        return False, f"without a sidecar: {listed(without, most=_NAMED)}"
     if not any(pod.running for pod in pods):
         return None, "it has no pod that runs"
     return True, f"{len(pods)} of {len(pods)} pods have a sidecar"

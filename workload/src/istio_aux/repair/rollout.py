@@ -270,8 +270,10 @@ def started(
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
     ending = frozenset(each.uid for each in pods if each.deleting)
-    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
-    return msgspec.structs.replace(rollout, replacing=replacing)
+    return msgspec.structs.replace(
+        rollout,
+        replacing=Replacement(old, now.monotonic, known, ending, sent=sent),
+    )
 
 
 def accepted(rollout: Rollout) -> Rollout:
@@ -348,12 +350,11 @@ def observed(
     held = _held(rollout.held, pods, now, limits, gone)
     rollout = msgspec.structs.replace(rollout, held=held, empty=empty)
     if failure := rollout.failure:
-        expired = now.monotonic >= failure.until
         helped = any(
             pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
             for pod in pods
         )
-        if not (expired or helped):
+        if now.monotonic < failure.until and not helped:
             return rollout
         rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
     replacing = rollout.replacing
@@ -398,8 +399,12 @@ def _observe(
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
-            why = f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either"
-            failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
+            failure = Failure(
+                f"{pod.name}, made after {old.pod} was evicted, is not in the mesh either",
+                pod.created,
+                now.monotonic + limits.memory,
+                pod.uid,
+            )
             return msgspec.structs.replace(idle, failure=failure)
     if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
         return idle

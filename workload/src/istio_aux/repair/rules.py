@@ -127,8 +127,9 @@ def decide(
     listens on `TUNNEL` in its network; None: not known.
     """
     judged = _judge(pod, expectation, policy, settled=settled, listens=listens)
-    restarts = policy.race is RacePolicy.RESTART
-    if not (restarts and isinstance(judged, ReportUnmeshed) and judged.unmeshed):
+    if not (
+        policy.race is RacePolicy.RESTART and isinstance(judged, ReportUnmeshed) and judged.unmeshed
+    ):
         return judged
     live = True if expectation.ambient else live
     if obstacle := next(_reasons_to_keep(pod, pod.controller, live), ""):

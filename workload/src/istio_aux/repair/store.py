@@ -180,8 +180,7 @@ class PodOwner:
         missing = {pod.key.uid: pod.key for pod in self.pods}
         ending = self.rollout.replacing.ending if self.rollout.replacing else ()
         for pod in pods:
-            name = pod.key.name
-            uid = pod.key.uid
+            _, name, uid = pod.key
             if pod.owner is None or pod.owner.uid != self.reference.uid:
                 continue
             if missing.pop(uid, None) is None:
@@ -242,9 +241,7 @@ class PodStore:
         expectation = UNKNOWN
         # Nor does the CNI ask what a pod says of its sidecar.
         if wish.asks is False:
-            captured = msgspec.structs.replace(
-                wish, around=self.namespaces.get(key.namespace)
-            ).ambient
+            captured = ambient_by(wish.labels, self.namespaces.get(key.namespace, {}))
             expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
         action = decide(
             msgspec.structs.replace(candidate, wish=wish), expectation, self._policy, live=None
@@ -365,12 +362,15 @@ class PodStore:
             self.expect,
             going=self._going,
         )
-        live = self.control_planes.live(expectation.configuration) if expectation.expected else None
         action = decide(
             new,
             expectation,
             self._policy,
-            live=live,
+            live=(
+                self.control_planes.live(expectation.configuration)
+                if expectation.expected
+                else None
+            ),
             settled=self.captures.settled(candidate),
             listens=self.captures.listens(candidate),
         )
