@@ -129,8 +129,7 @@ def _parsed(
 
 def _chosen(text: str) -> selectors.Selector | None:
     """A label selector that selects nothing, None, if it is empty."""
-    chosen = selectors.parse(text)
-    return chosen if chosen.requirements else None
+    return selectors.parse(text) if text.strip() else None
 
 
 def matching(
@@ -323,8 +322,9 @@ def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
     except yaml.YAMLError as error:
         raise SettingsError(f"{file.name}: not YAML: {one_line(str(error))}") from error
     if not isinstance(document, dict):
-        shown = json.dumps(document, default=str)
-        raise SettingsError(f"{file.name}: {shown}: expected a mapping of settings")
+        raise SettingsError(
+            f"{file.name}: {json.dumps(document, default=str)}: expected a mapping of settings"
+        )
     settings = _read(cast("dict[object, object]", document), file.name, OPTIONS)
     for name in required:
         if name not in document:

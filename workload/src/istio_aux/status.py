@@ -149,8 +149,7 @@ class Kept(Generic[T]):
             if self._result is None or clock() >= self._until:
                 began = clock()
                 self._result = await in_slices(self._work())
-                pause = min(max(KEPT, RARELY * (clock() - began)), LONGEST)
-                self._until = clock() + pause
+                self._until = clock() + min(max(KEPT, RARELY * (clock() - began)), LONGEST)
             return self._result
 
 
@@ -259,9 +258,11 @@ async def send_notices(
 
 async def _notify(session: aiohttp.ClientSession) -> str:
     """Add the notice (pebble internals/daemon/api_notices.go); return why it was not, if so."""
-    notice = {"action": "add", "type": "custom", "key": KEY}
     try:
-        async with session.post("http://pebble/v1/notices", json=notice) as answer:
+        async with session.post(
+            "http://pebble/v1/notices",
+            json={"action": "add", "type": "custom", "key": KEY},
+        ) as answer:
             return "" if answer.ok else f"{answer.status} {(await answer.text())[:200]}"
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         return str(error) or f"no answer in {DEADLINE:g} s"

@@ -117,8 +117,18 @@ class Recorder:
 
     def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
         if _log.isEnabledFor(level):
-            named = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
-            _log.log(level, "%s", pod, extra={"event": event, **named, **facts})
+            _log.log(
+                level,
+                "%s",
+                pod,
+                extra={
+                    "event": event,
+                    "namespace": pod.namespace,
+                    "pod": pod.name,
+                    "uid": pod.uid,
+                    **facts,
+                },
+            )
 
     def _event(
         self,
@@ -159,8 +169,7 @@ class JsonLines(logging.Handler):
             facts = {key: value for key, value in vars(record).items() if key not in self._USUAL}
             event, message = facts.pop("event", record.name), record.getMessage()
             if record.exc_info:
-                text = "".join(traceback.format_exception(*record.exc_info))
-                facts["traceback"] = text.rstrip()
+                facts["traceback"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
             time = datetime.fromtimestamp(record.created, UTC)
             line = {
                 "time": time.isoformat(timespec="milliseconds"),

@@ -93,8 +93,10 @@ class Surroundings:
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the endless tasks by name."""
-        injectors = functools.partial(self.injectors.run, *self._listed)
-        return {**self.watches.work(), "injectors": injectors}
+        return {
+            **self.watches.work(),
+            "injectors": functools.partial(self.injectors.run, *self._listed),
+        }
 
     @asynccontextmanager
     async def watched(self, *more: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:

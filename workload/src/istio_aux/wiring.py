@@ -240,8 +240,7 @@ class Wiring:
         for number, name in enumerate(selected):
             if number % answers.SLICE == 0:
                 yield
-            new = Pod(metadata=Metadata(namespace=name))
-            ambient += bool(self._injectors.left_to_ambient(new))
+            ambient += bool(self._injectors.left_to_ambient(Pod(metadata=Metadata(namespace=name))))
         return answers.ProcessStatus(
             ready=ready,
             missing=missing,
@@ -284,8 +283,10 @@ class Wiring:
 
     def _sidecars(self) -> answers.Sidecars | None:
         """How many pods have a sidecar; None: not known."""
-        off = self._settings.repair_policy.race is RacePolicy.NONE
-        if off or {"pods", "namespaces"} & self._watches.missing().keys():
+        if (
+            self._settings.repair_policy.race is RacePolicy.NONE
+            or {"pods", "namespaces"} & self._watches.missing().keys()
+        ):
             return None
         found = self._repair.store.sidecars(self._scope.namespaces)
         most = sorted(found.items(), key=lambda each: (-each[1], each[0]))[: answers.LONGEST]

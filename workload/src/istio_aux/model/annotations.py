@@ -276,9 +276,13 @@ def read_overrides(pod: Pod) -> Overrides:
     after = value(_after) or frozenset()
     possible = {container.name for container in pod.containers} - {PROXY}
     if unknown := after - possible:
-        why = f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
-        why += f" containers of the pod: {listed(sorted(possible))}"
-        problems.append(Problem(annotation=QUIT_AFTER, why=why))
+        problems.append(
+            Problem(
+                annotation=QUIT_AFTER,
+                why=f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
+                f" containers of the pod: {listed(sorted(possible))}",
+            )
+        )
     return Overrides(
         opt_out=_opt_out(pod),
         sidecars=value(own_sidecars) or (),
@@ -360,13 +364,11 @@ def status_port(pod: Pod) -> int:
     """
     if (port := agent_port.get(pod.metadata)) is not None:
         return port
-    for proxy in pod.containers:
-        for variable in (proxy.env or ()) if proxy.name == PROXY else ():
-            text = (variable.value if variable.name == "PROXY_CONFIG" else None) or ""
-            if len(text) <= _LONGEST_CONFIG and "statusPort" in text:
-                # The proxy cannot have started with a text that cannot be read.
-                with suppress(ValueError, RecursionError):
-                    return msgspec.json.decode(text, type=_ProxyConfig).status_port
+    text = pod.proxy_config
+    if len(text) <= _LONGEST_CONFIG and "statusPort" in text:
+        # The proxy cannot have started with a text that cannot be read.
+        with suppress(ValueError, RecursionError):
+            return msgspec.json.decode(text, type=_ProxyConfig).status_port
     return DEFAULT_STATUS_PORT
 
 

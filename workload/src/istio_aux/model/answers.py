@@ -267,9 +267,12 @@ def group(pods: Iterable[TroubledPod]) -> Work[list[Holder]]:
         groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
         if number % SLICE == 0:
             yield
-    holders = (_holder(by, fix, held) for (by, fix), held in groups.items())
-    found = in_order(holders, lambda each: (-each.requests.gpus, -each.pods, each.by, each.fix))
-    return (yield from found)
+    return (
+        yield from in_order(
+            (_holder(by, fix, held) for (by, fix), held in groups.items()),
+            lambda each: (-each.requests.gpus, -each.pods, each.by, each.fix),
+        )
+    )
 
 
 def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
@@ -277,11 +280,16 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
     requests = total(pod.requests for pod in pods if pod.requests is not None)
     unreadable = sum(pod.requests is None for pod in pods)
     # ``12 pods are kept by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``
-    text = f"{len(pods)} {'pod is' if len(pods) == 1 else 'pods are'} kept by"
-    text += f" {listed(by, most=_NAMES)}"
-    text += f" since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
-    text += f": {requests}" if str(requests) else ""
-    text += f"; the requests of {unreadable} cannot be read" if unreadable else ""
+    text = "".join(
+        (
+            f"{len(pods)} {'pod is' if len(pods) == 1 else 'pods are'} kept by",
+            f" {listed(by, most=_NAMES)}",
+            f" since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else "",
+            f": {requests}" if str(requests) else "",
+            f"; the requests of {unreadable} cannot be read" if unreadable else "",
+            f"; {fix}" if fix else "",
+        )
+    )
     return Holder(
         by=by,
         pods=len(pods),
@@ -289,5 +297,5 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
         requests=requests,
         unreadable=unreadable,
         fix=fix,
-        text=f"{text}; {fix}" if fix else text,
+        text=text,
     )

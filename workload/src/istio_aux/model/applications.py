@@ -87,11 +87,10 @@ def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
             continue
         wild = name in {EVERY, ALL_PODS}
         if not (slash and DNS_LABEL.fullmatch(model) and (wild or DNS_LABEL.fullmatch(name))):
-            expected = (
-                f"expected model/app, model/{EVERY} for all its applications,"
-                f" or namespace/{ALL_PODS} for all pods"
+            problems.append(
+                f"line {number}: {json.dumps(entry)}: expected model/app, model/{EVERY} for all"
+                f" its applications, or namespace/{ALL_PODS} for all pods"
             )
-            problems.append(f"line {number}: {json.dumps(entry)}: {expected}")
         elif name == EVERY:
             models.add(model)
         elif name == ALL_PODS:

@@ -174,9 +174,15 @@ def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | Bad
         yield Document(place, body, readable)
         return
     kind = value.kind.removesuffix("List")
-    version = value.api_version if kind else ""
     for number, item in enumerate(map(bytes, value.items), start=1):
-        yield Document(f"{place}: item {number}", item, item, readable is not body, kind, version)
+        yield Document(
+            f"{place}: item {number}",
+            item,
+            item,
+            readable is not body,
+            kind,
+            value.api_version if kind else "",
+        )
 
 
 # A document, or why there is none, and the number of lines before it.
@@ -225,8 +231,10 @@ def _split_yaml(body: bytes) -> Iterator[_Part]:
                 yield before + _line(text) - 1, msgspec.json.encode(value)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
-            line = mark.line if mark else _line(text) - 1
-            yield before + line, ValueError(error.problem or "no YAML")
+            yield (
+                before + (mark.line if mark else _line(text) - 1),
+                ValueError(error.problem or "no YAML"),
+            )
         except _UNREADABLE as error:
             yield before + _line(text) - 1, error
         before += text.count(b"\n")

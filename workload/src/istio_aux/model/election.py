@@ -101,8 +101,8 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
     record = seen.record
     if record is None:
         return Acquire(0, "there was no lease")
-    transitions = record.lease_transitions or 0
-    transitions = transitions + 1 if transitions < TRANSITIONS else 0
+    before = record.lease_transitions or 0
+    transitions = before + 1 if before < TRANSITIONS else 0
     if seen.holder == me:
         return Renew("the lease is held by this process")
     if not seen.holder:
@@ -156,10 +156,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
         """As `read_checkpoint` reads it."""
         failed = [(key, at) for key, at in self.failed.items() if len(key) <= OWNER]
         newest = sorted(failed, key=lambda item: (item[1], item[0]), reverse=True)[:FAILED]
-        known = sorted(self.injectors.items())[:INJECTORS]
         replaced = [(key, pod) for key, pod in self.replaced.items() if len(key) <= OWNER]
         return msgspec.json.encode(
-            Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
+            Checkpoint(
+                dict(newest),
+                dict(sorted(self.injectors.items())[:INJECTORS]),
+                dict(replaced[-REPLACED:]),
+            )
         ).decode()
 
 

@@ -65,14 +65,8 @@ def cut_off(pod: Pod) -> str:
 
 
 def drain(pod: Pod) -> float:
-    """Seconds for which the agent of a classic proxy works on after SIGTERM.
-
-    The injector leaves its ProxyConfig in a variable of the proxy.
-    """
-    proxies = (container for container in pod.containers if container.name == PROXY)
-    variables = (each for proxy in proxies for each in proxy.env or ())
-    written = (each.value for each in variables if each.name == "PROXY_CONFIG" and each.value)
-    found = _DRAIN.search(next(written, None) or _config.get(pod.metadata) or "", 0, _LONGEST)
+    """Seconds for which the agent of a classic proxy works on after SIGTERM."""
+    found = _DRAIN.search(pod.proxy_config or _config.get(pod.metadata) or "", 0, _LONGEST)
     return float(found[1]) if found else DRAIN
 
 

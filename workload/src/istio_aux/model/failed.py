@@ -73,17 +73,22 @@ def _failed(pod: Pod) -> Iterator[FailedPod]:
     exits = pod.exits
     owner = controller(pod.metadata)
     if VALIDATION in exits and exits[VALIDATION].exit_code == NOT_SET_UP:
-        why = "Istio's CNI plugin had not set up its network, and the payload never began"
         yield FailedPod(
-            Code.NOT_SET_UP, f"{VALIDATION} exited {NOT_SET_UP}: {why}", policy=_policy(pod)
+            Code.NOT_SET_UP,
+            f"{VALIDATION} exited {NOT_SET_UP}: Istio's CNI plugin had not set up its network, and"
+            " the payload never began",
+            policy=_policy(pod),
         )
     if not pod.has_proxy:
         return
     for each in pod.init_containers:
         own = each.restart_policy != "Always" and each.name not in ISTIOS_INIT
         if own and each.name in exits and exits[each.name].exit_code:
-            why = f"init container {each.name} {finished(each, pod).why}"
-            yield FailedPod(Code.INIT_FAILED, why, too_early(pod, each.name))
+            yield FailedPod(
+                Code.INIT_FAILED,
+                f"init container {each.name} {finished(each, pod).why}",
+                too_early(pod, each.name),
+            )
     failed = [
         each for each in pod.containers if each.name not in exits or exits[each.name].exit_code
     ]
@@ -111,14 +116,11 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
             again = status.restart_count
             counts = pod.restart_policy == "OnFailure" and api_of(owner) is BATCH
             times = f"{again} time{'' if again == 1 else 's'}"
-            reason = (
-                f"{PROXY} exited 0 and was started again ({times}), while {listed(beside)} ran:"
-                " the payload ends the proxy itself"
-                + (f", which {owner} counts as a failure each time" if counts else "")
-            )
             yield FailedPod(
                 Code.PROXY_ENDED,
-                reason,
+                f"{PROXY} exited 0 and was started again ({times}), while {listed(beside)} ran:"
+                " the payload ends the proxy itself"
+                + (f", which {owner} counts as a failure each time" if counts else ""),
                 "take out what ends it: a native proxy ends by itself after the payload",
                 zoned(ended.finished_at),
             )

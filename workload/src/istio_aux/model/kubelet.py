@@ -66,8 +66,8 @@ def depends_on_kubelet(pod: Pod) -> bool:
 
 def _depends(container: Container, pod: Pod, exit_code: int) -> bool:
     plain = structs.replace(container, restart_policy=None, restart_policy_rules=None)
-    results = {should_restart(each, pod.spec, exit_code)[0] for each in (container, plain)}
-    return len(results) > 1
+    again, _ = should_restart(container, pod.spec, exit_code)
+    return again is not should_restart(plain, pod.spec, exit_code)[0]
 
 
 def finished(container: Container, pod: Pod, *, obeyed: bool | None = True) -> Finished:
@@ -117,19 +117,13 @@ def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple
     rule = _matching_rule(container, exit_code)
     if rule is not None and rule.action in _RESTARTING_RULES:
         return True, f"restartPolicyRules: {rule.action}"
+    again = {"Never": False, "OnFailure": exit_code != 0, "Always": True}
     for owner, policy in (
         ("container restartPolicy", container.restart_policy),
         ("restartPolicy", spec.restart_policy),
     ):
-        match policy:
-            case "Never":
-                return False, f"{owner} {policy}"
-            case "OnFailure":
-                return exit_code != 0, f"{owner} {policy}"
-            case "Always":
-                return True, f"{owner} {policy}"
-            case _:  # Absent, or unknown to this kubelet: the next owner decides.
-                continue
+        if policy in again:  # Else it is absent, or unknown to this kubelet: the next one decides.
+            return again[policy], f"{owner} {policy}"
     return True, "restartPolicy Always by default"
 
 

@@ -91,8 +91,11 @@ def of_quota(found: ResourceQuota) -> Limit:
         full = f"requests.{name}" if name in COUNTED else name
         left[full] = min(left.get(full, most), max(0, most - used.get(name, 0)))
     scopes = {*(found.spec.scopes or ())}
-    deadline = True if "Terminating" in scopes else False if "NotTerminating" in scopes else None
-    return Limit(name=f"ResourceQuota {found.metadata.name}", most=left, deadline=deadline)
+    return Limit(
+        name=f"ResourceQuota {found.metadata.name}",
+        most=left,
+        deadline=True if "Terminating" in scopes else False if "NotTerminating" in scopes else None,
+    )
 
 
 def of_range(found: LimitRange) -> Limit:
@@ -131,8 +134,9 @@ class Limits:
         """One exists and looks like this."""
         key = resource.metadata.key
         try:
-            quota = isinstance(resource, ResourceQuota)
-            limit = of_quota(resource) if quota else of_range(resource)
+            limit = (
+                of_quota(resource) if isinstance(resource, ResourceQuota) else of_range(resource)
+            )
         except ValueError:
             limit = None
         self._limits.setdefault(key.namespace, {})[key] = limit

@@ -167,9 +167,12 @@ def counts_exits(policy: PodFailurePolicy | None) -> bool:
 
     The one of istio-validation alone is no sidecar's: see `failed`.
     """
-    codes = [rule.on_exit_codes for rule in (policy and policy.rules) or ()]
-    every = [each for each in codes if each is not None and not each.get("containerName")]
-    return any((each.get("operator"), each.get("values")) != ("In", [NOT_SET_UP]) for each in every)
+    codes = (rule.on_exit_codes for rule in (policy and policy.rules) or ())
+    return any(
+        (each.get("operator"), each.get("values")) != ("In", [NOT_SET_UP])
+        for each in codes
+        if each is not None and not each.get("containerName")
+    )
 
 
 class JobCounts(NamedTuple):
@@ -183,8 +186,10 @@ class JobCounts(NamedTuple):
         """Read a spec (k8s@1.36 job_controller.go pastBackoffLimitOnFailure, matchOnExitCodes)."""
         least = [1 if each is None else each for each in (spec.parallelism, spec.completions)]
         at_once = least[0] if spec.completions is None else min(least)
-        limit = 6 if spec.backoff_limit is None else spec.backoff_limit
-        return cls(counts_exits(spec.pod_failure_policy), restarts=limit <= at_once)
+        return cls(
+            counts_exits(spec.pod_failure_policy),
+            restarts=(6 if spec.backoff_limit is None else spec.backoff_limit) <= at_once,
+        )
 
 
 class RunPolicy(Struct, frozen=True):

@@ -306,6 +306,22 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         return f"{meta.namespace}/{name}" if meta.namespace else name
 
     @property
+    def ready(self) -> bool:
+        """Whether its condition ``Ready`` is true."""
+        return any(
+            each.type == "Ready" and each.status == "True" for each in self.status.conditions or ()
+        )
+
+    @property
+    def proxy_config(self) -> str:
+        """The ProxyConfig that the injector leaves in a variable of Istio's proxy, or empty."""
+        variables = (
+            each for proxy in self.containers if proxy.name == PROXY for each in proxy.env or ()
+        )
+        written = (each.value for each in variables if each.name == "PROXY_CONFIG")
+        return next(filter(None, written), "")
+
+    @property
     def labels(self) -> Mapping[str, str]:
         """``metadata.labels``, empty when absent or null."""
         return self.metadata.labels or {}

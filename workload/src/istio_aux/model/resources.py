@@ -262,12 +262,10 @@ def _with_requests(found: Counter[str]) -> Counter[str]:
 
 
 def _rounded(amounts: Counter[str]) -> Requests:
-    cpu = amounts[CPU]
-    memory = amounts[MEMORY]
     return Requests(
-        millicpu=-(-cpu * 1000 // _UNIT),
-        memory=-(-memory // _UNIT),
-        gpus=-(-(amounts.total() - cpu - memory) // _UNIT),
+        millicpu=-(-amounts[CPU] * 1000 // _UNIT),
+        memory=-(-amounts[MEMORY] // _UNIT),
+        gpus=-(-(amounts.total() - amounts[CPU] - amounts[MEMORY]) // _UNIT),
     )
 
 

@@ -53,15 +53,9 @@ class Requirement(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels meets it; an absent label meets NotIn."""
-        match self.operator:
-            case Operator.IN:
-                return labels.get(self.key) in self.values
-            case Operator.NOT_IN:
-                return labels.get(self.key) not in self.values
-            case Operator.EXISTS:
-                return self.key in labels
-            case Operator.DOES_NOT_EXIST:
-                return self.key not in labels
+        if self.values:
+            return (labels.get(self.key) in self.values) is (self.operator is Operator.IN)
+        return (self.key in labels) is (self.operator is Operator.EXISTS)
 
     def __str__(self) -> str:
         """Write it as kubectl does, with ``=`` and ``!=`` for a single value."""
@@ -148,10 +142,13 @@ class NamespaceSelectors(msgspec.Struct, frozen=True):
         """As `Selector.missing`, for the alternative that needs the fewest changes."""
         if labels.get(NAMESPACE_NAME) in NEVER_SELECTED or TOO_MANY_LABELS in labels:
             return None
-        found = [each.missing(labels) for each in self.alternatives]
+        found = (each.missing(labels) for each in self.alternatives)
         # The label with the name cannot be changed.
-        possible = [each for each in found if each is not None and NAMESPACE_NAME not in each]
-        return min(possible, key=len, default=None)
+        return min(
+            (each for each in found if each is not None and NAMESPACE_NAME not in each),
+            key=len,
+            default=None,
+        )
 
     def __str__(self) -> str:
         """Write the text that `parse_namespaces` takes."""
@@ -235,8 +232,7 @@ def _parse(rest: str) -> Iterator[Requirement]:
     more = bool(rest)
     while more:
         if (match := _REQUIREMENT.match(rest)) is None:
-            where = quoted(rest) if rest else "the end"
-            raise ValueError(f"expected {_FORMS}, found {where}")
+            raise ValueError(f"expected {_FORMS}, found {quoted(rest) if rest else 'the end'}")
         yield _parsed(match)
         rest = rest[match.end() :]
         more = bool(match["comma"])

@@ -72,11 +72,14 @@ def known(container: Container) -> Known | None:
         return None
     folder, _, last = container.image.partition("@")[0].rpartition("/")
     repository = f"/{folder}/{last.partition(':')[0]}"
-    return next((row for row in rows if _ends(repository, row.images.split())), None)
-
-
-def _ends(repository: str, images: Iterable[str]) -> bool:
-    return any(repository.endswith(f"/{image}") for image in images)
+    return next(
+        (
+            row
+            for row in rows
+            if any(repository.endswith(f"/{image}") for image in row.images.split())
+        ),
+        None,
+    )
 
 
 OFF = SidecarRule("", how=How.NONE)  # No container has that name.

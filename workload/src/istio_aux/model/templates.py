@@ -120,10 +120,10 @@ def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
         where = ".".join(path[:length]) or f"the {kind}"
         for _, _, part in _walk(manifest, path[:length]):
             for key in sorted((WISHES & _keys(part)) - there):
-                place = ".".join((*path, "metadata"))
                 yield Remark(
                     Code.MISPLACED,
-                    f"{key} is on {where}, where nothing reads it: put it on {place}",
+                    f"{key} is on {where}, where nothing reads it: put it on"
+                    f" {'.'.join(path)}.metadata",
                 )
 
 

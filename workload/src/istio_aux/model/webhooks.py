@@ -38,6 +38,13 @@ class Namespace(Struct, frozen=True):
     metadata: Metadata = Metadata()
 
 
+class ConfigMap(Struct, frozen=True):
+    """A ConfigMap, such as that with an injection policy."""
+
+    metadata: Metadata = Metadata()
+    data: dict[str, str] | None = None
+
+
 class ControlPlane(NamedTuple):
     """One istiod: its namespace, empty when it is reached by URL, and its revision."""
 

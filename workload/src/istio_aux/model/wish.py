@@ -107,9 +107,8 @@ class Wish(Struct, frozen=True):
         """
         chosen = inject is not None and inject.matches(self.labels)
         asks = chosen or applications.asks(self.namespace, self.application)
-        if not asks or next(self.against_label(despite_annotation=chosen), None):
-            return self
-        return self.labelled()
+        kept = not asks or next(self.against_label(despite_annotation=chosen), None)
+        return self if kept else self.labelled()
 
     def never(self) -> Iterator[str]:
         """Yield why it can have no sidecar, whatever it asks for."""

@@ -102,8 +102,9 @@ class QuitController:
         state = self.known.get(key)
         pending = resource.status.phase == "Pending"
         native = resource.has_native_proxy
-        runs = pending or resource.status.phase == "Running"
-        if not runs or resource.restart_policy == "Always":
+        if resource.status.phase not in {"Pending", "Running"} or (
+            resource.restart_policy == "Always"
+        ):
             if state:
                 self.delete(key)
             return
@@ -256,10 +257,11 @@ class QuitController:
                 else:
                     action = await self._look(state, task)
             except KubeError as error:
-                busy = isinstance(error, ApiError) and error.code == 429
-                counts = not (busy or isinstance(error, UnreachableError))
                 action = task.failed(
-                    str(error), self._scope, counts=counts, pause=retry_after(error)
+                    str(error),
+                    self._scope,
+                    counts=error.code != 429 and not isinstance(error, UnreachableError),
+                    pause=retry_after(error),
                 )
             except Exception:  # One pod's failure must not stop the others.
                 self._recorder.unhandled()

@@ -62,14 +62,11 @@ class PodFacts:
         told = (name for name, rule in self._rules.items() if rule.how is How.QUIT)
         ending = {PROXY, *told, *(container.name for container in native)}
         for container in (*native, *self.pod.containers):
-            role = "payload"
-            cause = None
-            if container.name in ending:
-                role = "sidecar"
-            elif cause := self._ignored(container.name):
-                role = "ignored"
             done, why = finished(container, self.pod, obeyed=self._obeyed)
-            why = f"{why}; ignored: {cause}" if cause else why
+            role = "sidecar" if container.name in ending else "payload"
+            if role == "payload" and (cause := self._ignored(container.name)):
+                role = "ignored"
+                why += f"; ignored: {cause}"
             verdicts[container.name] = ContainerVerdict(role=role, finished=done, why=why)
         return verdicts
 
@@ -90,10 +87,12 @@ class PodFacts:
             ended = pod.exits.get(name)
             done = name in started if native else ended and ended.exit_code == 0
             if state and not done:
-                why = finished(container, pod).why
-                why += ", not ready" if native and state.running else ""
-                role: Role = "sidecar" if native else "init"
-                verdicts[name] = ContainerVerdict(role=role, finished=False, why=why)
+                unready = ", not ready" if native and state.running else ""
+                verdicts[name] = ContainerVerdict(
+                    role="sidecar" if native else "init",
+                    finished=False,
+                    why=finished(container, pod).why + unready,
+                )
         return verdicts
 
     @cached_property
@@ -261,8 +260,9 @@ class PodFacts:
         """
         if gone_by := self.gone_by:
             with suppress(OverflowError):  # A file may have any number.
-                grace = self.pod.metadata.deletion_grace_period_seconds or 0
-                return gone_by - timedelta(seconds=grace)
+                return gone_by - timedelta(
+                    seconds=self.pod.metadata.deletion_grace_period_seconds or 0
+                )
             return gone_by
         if not (self.initializing or self.holding):
             return self.payload_ended

@@ -139,9 +139,8 @@ class QuitRecorder(Recorder):
 
     def failed(self, state: PodState, task: Task) -> None:
         """An attempt failed; there will be another."""
-        level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
         self._log_pod(
-            level,
+            logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING,
             "attempt-failed",
             state.key,
             task=task.due,
@@ -162,8 +161,12 @@ class QuitRecorder(Recorder):
         """Nothing more is to be done about the pod for now."""
         match end.outcome:
             case QuitOutcome.DRY_RUN:
-                note = f"{end.reason}; a dry run leaves {task.target} running"
-                self._event_once(state, "Normal", "ProxyQuitDryRun", note)
+                self._event_once(
+                    state,
+                    "Normal",
+                    "ProxyQuitDryRun",
+                    f"{end.reason}; a dry run leaves {task.target} running",
+                )
             case QuitOutcome.REPORTED:
                 self.lost(state)
             case QuitOutcome.DELETED:
@@ -171,28 +174,27 @@ class QuitRecorder(Recorder):
                 self._log_pod(
                     logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=end.reason
                 )
-                note = f"deleted, so that its controller makes a new one: {end.reason}"
-                self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
+                self._event(
+                    state.key,
+                    "Normal",
+                    "DeadProxyPodDeleted",
+                    f"deleted, so that its controller makes a new one: {end.reason}",
+                )
             case QuitOutcome.BLOCKED:
                 decision = state.decision
                 by = ", ".join(state.decision.blocked_by)
                 if decision.stage in {"unstarted", "held"}:
-                    told = self._event_once(
-                        state, "Warning", "PodNotStarted", end.reason, decision.code
-                    )
+                    told = "Warning", "PodNotStarted", end.reason
                 elif decision.action == "wait" and PROXY not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
                         note += (
                             f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
                         )
-                    told = self._event_once(
-                        state, "Normal", "ProxyQuitBlocked", note, decision.code
-                    )
+                    told = "Normal", "ProxyQuitBlocked", note
                 else:
-                    note = f"the pod is kept by {by}: {end.reason}"
-                    told = self._event_once(state, "Normal", "PodHeld", note, decision.code)
-                if told:
+                    told = "Normal", "PodHeld", f"the pod is kept by {by}: {end.reason}"
+                if self._event_once(state, *told, decision.code):
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
                 self._quit(state, task, outcome, end)

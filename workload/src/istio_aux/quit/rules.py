@@ -152,19 +152,21 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     if reason := next(_still_needed(facts), None):
         return _coded(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts, late)
     if until := _grace_ends(facts, now, seen):
-        reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
-        return Wait(reason=reason, until=until, target=facts.target)
+        return Wait(
+            reason=f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}",
+            until=until,
+            target=facts.target,
+        )
     rule = next(iter(facts.sidecars), None)
     reason = FINISHED
     if facts.outlasting:
         reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
     port = rule.port if rule else facts.overrides.status_port
-    ways = (Way.PORT_FORWARD,) if rule else ways_to(port)
     reason += f"; {rule.container} goes before {PROXY}" if rule else ""
     return Quit(
         reason=reason,
         status_port=port,
-        ways=ways,
+        ways=(Way.PORT_FORWARD,) if rule else ways_to(port),
         rule=rule,
         code=Code.RUNS_ON,
     )
@@ -228,8 +230,12 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
     if facts.overrides.opt_out or facts.overrides.problems:
         return None
     port = facts.overrides.status_port
-    reason = f"{ENDED_EARLY}: the hook of {PROXY} keeps it"
-    return Quit(reason=reason, status_port=port, ways=ways_to(port), code=Code.HELD_BACK)
+    return Quit(
+        reason=f"{ENDED_EARLY}: the hook of {PROXY} keeps it",
+        status_port=port,
+        ways=ways_to(port),
+        code=Code.HELD_BACK,
+    )
 
 
 def loses_network(facts: PodFacts) -> str:
@@ -283,8 +289,8 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
         yield "the pod has no payload container"
     if how := _ended_by_payload(facts):
         yield f"{how}; not finished: {_listed(facts.unfinished)}"
-    rest = facts.unfinished or facts.sidecars
-    if facts.proxy_finished and not rest and facts.restarting is None:
+    rest = facts.unfinished or facts.sidecars or facts.restarting is not None
+    if facts.proxy_finished and not rest:
         yield f"every payload container is finished, and {PROXY} too"
 
 
@@ -433,8 +439,10 @@ def _blockers(facts: PodFacts, late: str) -> tuple[str, ...]:
         return ()
     if facts.unfinished:
         return tuple(facts.unfinished) if facts.partly_finished or late else ()
-    problems = (f"{ANNOTATION}{each.annotation}" for each in facts.overrides.problems)
-    return (*problems, *([facts.target] if any(_stays(facts)) else []))
+    return (
+        *(f"{ANNOTATION}{each.annotation}" for each in facts.overrides.problems),
+        *([facts.target] if any(_stays(facts)) else []),
+    )
 
 
 def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
@@ -448,10 +456,14 @@ def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     pod = facts.pod
     if facts.gone_by:
         return "deleted", dict.fromkeys(_keeps_deleted(facts), "")
-    ends = pod.restart_policy != "Always"
-    ends = ends and facts.restarting is None and pod.status.phase == "Running"
     alone = pod.has_native_proxy or facts.proxy_finished
-    if not (ends and alone and (facts.finished_payload or late)):
+    if not (
+        alone
+        and pod.restart_policy != "Always"
+        and facts.restarting is None
+        and pod.status.phase == "Running"
+        and (facts.finished_payload or late)
+    ):
         return "blocked", {}
     verdicts = facts.containers
     if others := {n: v.why for n, v in verdicts.items() if v.role != "sidecar" and not v.finished}:

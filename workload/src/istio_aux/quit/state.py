@@ -107,13 +107,16 @@ class PodState:
             seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
         decision = kept.brief(rules.decide(facts, now, seen=seen))
         pod = facts.pod
-        version = facts.pod.metadata.version
+        version = pod.metadata.version
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
         # A pod that starts changes all the time, and waits as all do.
-        starts = pod.status.phase == "Pending" and decision.stage != "unstarted"
-        starts = starts and not isinstance(decision, rules.Quit)
+        starts = (
+            pod.status.phase == "Pending"
+            and decision.stage != "unstarted"
+            and not isinstance(decision, rules.Quit)
+        )
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
         self.decision = alike(
@@ -201,12 +204,13 @@ class PodState:
         reason = self.reason(scope)
         task = self.task
         code = decision.code or ""
+        failure = task.failure if task else ""
         if self.left or self.left_out(scope):
             return None
-        failure = task.failure if task else ""
         begins = self.begins(scope.limits)
-        lasting = begins is None or now.monotonic >= begins
-        lasting = lasting and (decision.stage != "held" or self.unready)
+        lasting = (begins is None or now.monotonic >= begins) and (
+            decision.stage != "held" or self.unready
+        )
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
             state = "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
             return state, TroubledPod(
@@ -228,8 +232,13 @@ class PodState:
             since = self.since or (self.first_seen and self.first_seen.date)
             done = reason.startswith(rules.FINISHED)
             reason = failure + (reason.removeprefix(rules.FINISHED) if done else f"; {reason}")
-            by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
-                *self.key, reason, since, task.attempts, by=by, requests=self.requests, code=code
+                *self.key,
+                reason,
+                since,
+                task.attempts,
+                by=() if task.target == PROXY else (task.target,),
+                requests=self.requests,
+                code=code,
             )
         return None

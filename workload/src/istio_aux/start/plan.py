@@ -429,12 +429,11 @@ def _native(
     if how.counted:
         counted = f"{PROXY}: {ending.COUNTED}, which is 137 if it is killed"
         warnings = (*warnings, counted)
-    writes = {NATIVE_SIDECAR: "true"}
     return _Order(
         "added native sidecar",
         "native",
         native=True,
-        writes=writes,
+        writes={NATIVE_SIDECAR: "true"},
         warnings=warnings,
     )
 

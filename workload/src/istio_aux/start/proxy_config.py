@@ -82,8 +82,10 @@ def read(pod: Pod) -> Merge:
     except BadValueError:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
     if agent_port.get(pod.metadata) == 0:
-        why = "no hold: its agent has no status port, so nothing would say that it is ready"
-        return Merge(text=None, reason=why)
+        return Merge(
+            text=None,
+            reason="no hold: its agent has no status port, so nothing would say that it is ready",
+        )
     return merge
 
 
@@ -126,8 +128,11 @@ def _decided(events: list[yaml.Event]) -> Merge | None:
             meant = _boolean(value)
             if meant is None and not _is_null(value):
                 return _left_alone(f"{spelling}: {shown}: expected true or false", refused=True)
-            reason = f"{spelling}: {shown} is already there"
-            return Merge(text=None, reason=reason, holds=bool(meant))
+            return Merge(
+                text=None,
+                reason=f"{spelling}: {shown} is already there",
+                holds=bool(meant),
+            )
     indirect = any(isinstance(key, yaml.AliasEvent) or _is_merge(key) for key, _ in pairs)
     if indirect and any(getattr(event, "value", None) in {HOLD, HOLD_PROTO} for event in events):
         return _left_alone(f"a merge key (<<) or an alias may stand for {HOLD}")
@@ -232,11 +237,10 @@ def _at_root(events: list[yaml.Event]) -> Iterator[tuple[int, yaml.Event]]:
 
 
 def _signature(events: list[yaml.Event]) -> list[_Signature]:
-    meaning = ("anchor", "tag", "implicit", "value")
     return [
         (
             type(event).__name__,
-            *(getattr(event, name, None) for name in meaning),
+            *(getattr(event, name, None) for name in ("anchor", "tag", "implicit", "value")),
         )
         for event in events
     ]

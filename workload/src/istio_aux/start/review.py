@@ -158,9 +158,9 @@ def decode(body: bytes) -> Request:
         raise Malformed(f"malformed AdmissionReview: {why}", _uid(body)) from error
     request = review.request
     if (review.api_version, review.kind) != (API_VERSION, KIND):
-        got = f'"{review.api_version}" "{review.kind}"'
         raise Malformed(
-            f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}",
+            f'malformed AdmissionReview: apiVersion and kind are "{review.api_version}"'
+            f' "{review.kind}", expected {API_VERSION}',
             request.uid if request else "",
         )
     if request is None or not request.uid:
@@ -207,8 +207,7 @@ def _outcome(planned: plan.Plan) -> Outcome:
         return Outcome(planned.started_with)
     if planned.writes:
         return Outcome.CLASSIC if NATIVE_SIDECAR in planned.writes else Outcome.DIRECT
-    longer = planned.ops[0].path == plan.HOOK_COMMAND
-    return Outcome.LONGER if longer else Outcome.SIDECARS
+    return Outcome.LONGER if planned.ops[0].path == plan.HOOK_COMMAND else Outcome.SIDECARS
 
 
 def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> ReviewResult:
@@ -223,9 +222,8 @@ def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> Review
         response |= {"patchType": "JSONPatch", "patch": patch.encode(planned.ops)}
     if warnings:
         response["warnings"] = [f"istio-aux: {text}"[:_MAX_LINE] for text in warnings]
-    body = _encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     return ReviewResult(
-        body=body,
+        body=_encoder.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response}),
         uid=uid,
         pod=name,
         outcome=outcome,

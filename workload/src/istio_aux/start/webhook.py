@@ -92,9 +92,8 @@ class Certificate:
             # Without a password OpenSSL asks a terminal for that of an encrypted key.
             context.load_cert_chain(certificate, key, password="")
         except OSError as error:  # ssl.SSLError is one.
-            why = error.strerror or str(error)
             raise CertificateError(
-                f"{certificate}, {key}: no certificate and key: {why}"
+                f"{certificate}, {key}: no certificate and key: {error.strerror or error}"
             ) from error
         self.fingerprint = _fingerprint(certificate)
         return context
@@ -179,9 +178,8 @@ class AdmissionWebhook:
         context: Callable[[], ssl.SSLContext],
     ) -> tuple[str, int]:
         """Do as `Listener.listen`; ``context`` returns the TLS context of a new handshake."""
-        server = web.Server(self._answer)
         self._listener = Listener(
-            server,
+            web.Server(self._answer),
             self._limits,
             context,
             lambda why: self._closures.labels(why).inc(),
