@@ -12,6 +12,7 @@ from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.findings import Code
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
+from istio_aux.model.text import with_article
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     AwaitCapture,
@@ -157,7 +158,8 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
         Row(
             f"the pod of a {kind} of {api}",
             job(owner=(api, kind)),
-            f"it is a {kind}'s: delete the {kind} and apply it again, as `kubectl replace --force",
+            f"it is {'an' if kind in {'MPIJob', 'XGBoostJob'} else 'a'} {kind}'s: delete the {kind}"
+            " and apply it again, as `kubectl replace --force",
         )
         for api, kind in JOBS
     ),
@@ -272,3 +274,14 @@ def test_istios_cni_captures_what_has_the_label_and_gets_no_sidecar(
         pod, namespace, options, Applications(), lambda _wish: istio, going=going
     )
     assert found.ambient is captured
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *("a Job", "a TFJob", "a JAXJob", "a PyTorchJob", "a Node", "a ReplicaSet"),
+        *("an MPIJob", "an XGBoostJob", "an APIService", "an HTTPRoute", "an IngressClass"),
+    ],
+)
+def test_the_article_of_a_kind_is_that_which_is_spoken(wanted: str) -> None:
+    assert with_article(wanted.split()[1]) == wanted

@@ -56,6 +56,12 @@ def alternatives(values: Collection[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def with_article(kind: str) -> str:
+    """A kind behind ``a`` or ``an``: of abbreviations, such as MPIJob, the letters are named."""
+    vowels = "AEFHILMNORSX" if kind[:2].isupper() else "AEIOU"
+    return f"{'an' if kind.startswith(tuple(vowels)) else 'a'} {kind}"
+
+
 def printable(text: str) -> str:
     """Escape what is not printable, as Python writes it in a string."""
     if text.isprintable():

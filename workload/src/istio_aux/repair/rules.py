@@ -19,6 +19,7 @@ from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.model.text import with_article
 from istio_aux.model.wish import Wish
 from istio_aux.repair.candidate import CAPTURED, Candidate
 
@@ -229,7 +230,7 @@ def _reasons_to_keep(pod: Candidate, owner: PodController, live: bool | None) ->
         yield owner.obstacle
     if owner.is_job:
         # What it has done is lost then, so its author decides when.
-        yield f"it is a {owner.kind}'s: {owner.again}"
+        yield f"it is {with_article(owner.kind)}'s: {owner.again}"
     if pod.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.
         yield f"phase {pod.phase or 'not known'}"
