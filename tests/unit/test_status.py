@@ -20,13 +20,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux import status
 from istio_aux.injector.rules import Injector
-from istio_aux.model.answers import Holder, Sidecars, State, UnreadableObject
+from istio_aux.model.answers import (
+    TEXT,
+    Holder,
+    ListedPod,
+    ProcessStatus,
+    Sidecars,
+    State,
+    UnreadableObject,
+)
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Requests
 from istio_aux.quit.state import TroubledPod
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed
 from istio_aux.start import review
-from istio_aux.status import TEXT, Kept, ListedPod, ProcessStatus, application, page, shown_by_charm
+from istio_aux.status import Kept, application, page, shown_by_charm
 from msgspec.structs import replace
 from unit.asynchronous import VirtualLoop
 from unit.logged import logging_to, metrics

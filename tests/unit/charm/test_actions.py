@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from istio_aux.cli import commands
+from istio_aux.model.answers import ListedPod
 from istio_aux.model.resources import Requests
-from istio_aux.status import ListedPod
 from msgspec.structs import replace
 from ops import pebble, testing
 from scenario import mocking

@@ -13,32 +13,30 @@ ADMISSION = "admissionregistration.k8s.io"
 EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
+_ALWAYS = (
+    ("get list watch", "", "pods", "to see which pods are finished"),
+    ("list watch", "", "namespaces", "to know which are selected"),
+    ("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio"),
+    ("list watch", "discovery.k8s.io", "endpointslices", "to see whether istiod is there"),
+    ("list", "", "nodes", "to know whether sidecars can be native"),
+    ("get", "", "nodes", "to know which restart policies a kubelet obeys"),
+    ("create", "", "pods", "to try injection by dry runs"),
+    ("create", "events.k8s.io", "events", "to report on pods"),
+    ("get", "batch", "jobs", "to know what they count as a failure"),
+    ("list watch", "", "limitranges resourcequotas", "to know what pods may request"),
+)
+
+
 def needed(settings: Settings) -> Iterator[Right]:
     """The rights that `serve` needs with these settings."""
-    yield from _all("get list watch", "", "pods", "to see which pods are finished")
-    yield from _all("list watch", "", "namespaces", "to know which are selected")
-    yield from _all(
-        "list watch",
-        ADMISSION,
-        "mutatingwebhookconfigurations",
-        "to find Istio",
-    )
-    yield from _all(
-        "list watch", "discovery.k8s.io", "endpointslices", "to see whether istiod is there"
-    )
-    yield Right("list", "", "nodes", "to know whether sidecars can be native")
-    yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
-    yield Right("create", "", "pods", "to try injection by dry runs")
-    yield Right("create", "events.k8s.io", "events", "to report on pods")
-    yield Right("get", "batch", "jobs", "to know what they count as a failure")
-    yield from _all("list watch", "", "limitranges resourcequotas", "to know what pods may request")
+    for each in _ALWAYS:
+        yield from _all(*each)
     if settings.quit is QuitMode.ENABLED:
         yield from QUIT_RIGHTS
         if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
             yield Right("delete", "", "pods", "dead-proxy: delete")
-    race = settings.repair_policy.race
-    if race is RacePolicy.RESTART:
-        yield Right("create", "", "pods/eviction", f"race-policy: {race}")
+    if settings.repair_policy.race is RacePolicy.RESTART:
+        yield EVICT._replace(purpose="race-policy: restart")
     if settings.lease:
         yield from _all(
             "create get update",

@@ -26,7 +26,6 @@ from aiohttp import web
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import in_slices
 from istio_aux.model import answers
-from istio_aux.model.answers import PAGE, STATES, TEXT, Holder, ListedPod, PodPage, ProcessStatus
 from istio_aux.model.documents import Work
 from istio_aux.model.text import printable_json, shortened
 
@@ -45,7 +44,7 @@ DEADLINE = 5.0  # Seconds for Pebble's answer.
 RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any later one.
 
 
-def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
+def shown_by_charm(status: answers.ProcessStatus) -> tuple[object, ...]:
     """What the charm shows of a status: without times, counters and numbers of attempts."""
     return (
         status.stuck_total,
@@ -72,13 +71,13 @@ def shown_by_charm(status: ProcessStatus) -> tuple[object, ...]:
 
 
 def page(
-    pods: Sequence[ListedPod],
+    pods: Sequence[answers.ListedPod],
     *,
     after: str = "",
-    limit: int = PAGE,
+    limit: int = answers.PAGE,
     leader: bool = False,
-    holders: Iterable[Holder] = (),
-) -> PodPage:
+    holders: Iterable[answers.Holder] = (),
+) -> answers.PodPage:
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
     ``pods`` are all, in the order of `place`. ``holders`` are those of `answers.HELD`.
@@ -88,12 +87,12 @@ def page(
     shown = [
         msgspec.structs.replace(
             pod,
-            reason=shortened(pod.reason, TEXT - 1),
-            owner=shortened(pod.owner, TEXT - 1),
+            reason=shortened(pod.reason, answers.TEXT - 1),
+            owner=shortened(pod.owner, answers.TEXT - 1),
         )
         for pod in pods[begin : begin + limit]
     ]
-    return PodPage(
+    return answers.PodPage(
         len(pods),
         shown,
         "/".join(place(shown[-1])) if begin + limit < len(pods) else "",
@@ -105,10 +104,10 @@ def page(
 def listed(
     unmeshed: Iterable[answers.Unmeshed],
     troubled: Iterable[tuple[str, answers.TroubledPod]],
-) -> Iterator[ListedPod]:
+) -> Iterator[answers.ListedPod]:
     """Yield the pods as the pages show them."""
     for pod in unmeshed:
-        yield ListedPod(
+        yield answers.ListedPod(
             pod.namespace,
             pod.name,
             "unmeshed",
@@ -118,8 +117,8 @@ def listed(
             code=pod.code,
         )
     for state, pod in troubled:
-        if state in STATES:
-            yield ListedPod(
+        if state in answers.STATES:
+            yield answers.ListedPod(
                 pod.namespace,
                 pod.name,
                 state,
@@ -130,7 +129,7 @@ def listed(
             )
 
 
-def place(pod: ListedPod) -> tuple[str, str]:
+def place(pod: answers.ListedPod) -> tuple[str, str]:
     """Return where a pod stands in the pages: before pods with later namespaces or names."""
     return pod.namespace, pod.name
 
@@ -155,15 +154,17 @@ class Kept(Generic[T]):
 
 def application(
     readiness: Callable[[], tuple[bool, list[str]]],
-    status: Callable[[], Work[ProcessStatus]],
+    status: Callable[[], Work[answers.ProcessStatus]],
     metrics: Callable[[], Work[bytes]],
-    pods: Callable[[], Work[tuple[list[ListedPod], bool]]],
+    pods: Callable[[], Work[tuple[list[answers.ListedPod], bool]]],
 ) -> web.Application:
     """Make the application of the status port of what `Wiring` returns."""
 
-    def list_pods() -> Work[tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]]:
+    def list_pods() -> Work[
+        tuple[dict[tuple[str, ...], list[answers.ListedPod]], bool, list[answers.Holder]]
+    ]:
         every, leader = yield from pods()
-        return {STATES: every}, leader, (yield from status()).holders
+        return {answers.STATES: every}, leader, (yield from status()).holders
 
     def written() -> Work[bytes]:
         return printable_json(msgspec.json.encode((yield from status())))
@@ -184,13 +185,16 @@ def application(
 
     async def show_pods(request: web.Request) -> web.Response:
         query = request.query
-        states = tuple(state for state in STATES if state in query.getall("state", [])) or STATES
-        limit = query.get("limit", str(PAGE))
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
-            raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
+        states = (
+            tuple(state for state in answers.STATES if state in query.getall("state", []))
+            or answers.STATES
+        )
+        limit = query.get("limit", str(answers.PAGE))
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= answers.PAGE):
+            raise web.HTTPBadRequest(text=f"limit: expected 1 to {answers.PAGE}\n")
         by_states, leader, holders = await listed()
         if states not in by_states:
-            by_states[states] = [pod for pod in by_states[STATES] if pod.state in states]
+            by_states[states] = [pod for pod in by_states[answers.STATES] if pod.state in states]
         shown = page(
             by_states[states],
             after=query.get("after", ""),
@@ -226,7 +230,7 @@ def application(
 
 async def send_notices(
     socket: Path,
-    status: Callable[[], Awaitable[ProcessStatus]],
+    status: Callable[[], Awaitable[answers.ProcessStatus]],
     *,
     poll: float = POLL,
     gap: float = GAP,

@@ -289,8 +289,11 @@ class Wiring:
         ):
             return None
         found = self._repair.store.sidecars(self._scope.namespaces)
-        most = sorted(found.items(), key=lambda each: (-each[1], each[0]))[: answers.LONGEST]
-        return answers.Sidecars(found.total(), len(found), dict(most))
+        return answers.Sidecars(
+            found.total(),
+            len(found),
+            dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[: answers.LONGEST]),
+        )
 
     def pods(self) -> Work[tuple[list[answers.ListedPod], bool]]:
         """Return the pods that need attention, in the order of `place`, and whether this leads."""

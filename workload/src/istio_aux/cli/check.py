@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 
 import msgspec
-from msgspec.structs import replace
 
 from istio_aux import rights
 from istio_aux.cli import cluster, preflight, report, workloads
 from istio_aux.cli.installation import Installation, Installations, LeftOut
 from istio_aux.cli.moving import NetworkPolicy, Survey, To
-from istio_aux.cli.preflight import CheckResult
-from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_slices, read_version
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
@@ -27,11 +24,10 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, gap
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
-from istio_aux.model import findings
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
 from istio_aux.model.failed import recent_failure
-from istio_aux.model.findings import Code
+from istio_aux.model.findings import Code, ignored
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
@@ -47,13 +43,13 @@ from istio_aux.watches import Surroundings
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 
-async def check(client: Client, request: ClusterRequest) -> int:
+async def check(client: Client, request: workloads.ClusterRequest) -> int:
     """Print what was found in time; return 0 if istio-aux works, or would.
 
     Raises:
         KubeError: the API server does not answer at all.
     """
-    every = list[CheckResult]()
+    every = list[preflight.CheckResult]()
     try:
         async with asyncio.timeout(request.patience):
             await _run_checks(client, request, every)
@@ -71,18 +67,20 @@ async def check(client: Client, request: ClusterRequest) -> int:
         found,
         report.check_text,
         to=request.to,
-        ignored=findings.ignored(each.code for each in every if each.code in request.ignore),
+        ignored=ignored(each.code for each in every if each.code in request.ignore),
     )
     return 0 if preflight.works(found) else cluster.FAILED
 
 
-async def _run_checks(client: Client, request: ClusterRequest, results: list[CheckResult]) -> None:
+async def _run_checks(
+    client: Client, request: workloads.ClusterRequest, results: list[preflight.CheckResult]
+) -> None:
     server = await read_version(client)
     found = await cluster.find(client, request.config)
     results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
     settings = found.first.settings
     if request.selectors is not None:
-        settings = replace(settings, namespace_selectors=request.selectors)
+        settings = msgspec.structs.replace(settings, namespace_selectors=request.selectors)
     around = Surroundings(client, settings, Telemetry())
     asked = _rights_here(client) if found.gap and not request.pre else None
     results += await _tried("rights", asked or _rights(client, settings, request))
@@ -165,7 +163,9 @@ _READS = {
 """What each check reads that may fail, as a right."""
 
 
-async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[CheckResult]:
+async def _tried(
+    check: str, work: Awaitable[Iterable[preflight.CheckResult]]
+) -> list[preflight.CheckResult]:
     try:
         return [*await work]
     except KubeError as error:
@@ -175,9 +175,9 @@ async def _tried(check: str, work: Awaitable[Iterable[CheckResult]]) -> list[Che
 async def _unready(
     client: Client,
     configurations: Mapping[str, Configuration],
-) -> list[CheckResult]:
+) -> list[preflight.CheckResult]:
     """Find the installations behind whose webhook no pod is ready."""
-    results = list[CheckResult]()
+    results = list[preflight.CheckResult]()
     for name, configuration in sorted(configurations.items()):
         services = {
             Service(behind.namespace, behind.name)
@@ -190,11 +190,15 @@ async def _unready(
     return results
 
 
-async def _versions(client: Client, server: str) -> Iterable[CheckResult]:
+async def _versions(client: Client, server: str) -> Iterable[preflight.CheckResult]:
     return preflight.versions(
         server,
         await read_kubelets(client),
-        await actions.served(client, f"{rights.ADMISSION}/v1"),
+        [
+            each.kind
+            for each in await actions.served_types(client)
+            if each.api == f"{rights.ADMISSION}/v1"
+        ],
     )
 
 
@@ -203,7 +207,7 @@ async def _images(
     server: str,
     found: Installations,
     configurations: Iterable[Configuration] | None,
-) -> Iterable[CheckResult]:
+) -> Iterable[preflight.CheckResult]:
     """Find the versions of Istio and istio-aux by the images of their pods."""
     istio = ours = None
     if configurations is not None:
@@ -236,11 +240,11 @@ async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Co
     return tags
 
 
-async def _ambient(client: Client) -> Iterable[CheckResult]:
+async def _ambient(client: Client) -> Iterable[preflight.CheckResult]:
     return preflight.ambient(await read_agents(client), await read_kubelets(client))
 
 
-async def _rights_here(client: Client) -> Iterable[CheckResult]:
+async def _rights_here(client: Client) -> Iterable[preflight.CheckResult]:
     """What an account may do that may not read who looks after its namespace."""
     here = client.namespace
     frees = [
@@ -258,8 +262,8 @@ async def _rights_here(client: Client) -> Iterable[CheckResult]:
 async def _rights(
     client: Client,
     settings: Settings,
-    request: ClusterRequest,
-) -> Iterable[CheckResult]:
+    request: workloads.ClusterRequest,
+) -> Iterable[preflight.CheckResult]:
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
@@ -278,7 +282,7 @@ async def _pods(
     found: Installations,
     mesh: ControlPlanes,
     namespaces: Mapping[str, Mapping[str, str]],
-) -> Iterable[CheckResult]:
+) -> Iterable[preflight.CheckResult]:
     """Say what would change about the pods that are there, and which Job-like ones are left out.
 
     And which of them, and of the pods to come, lose the network when they are ended by force.
@@ -303,7 +307,7 @@ async def _pods(
         wish = Wish.of(pod, labels)
         settings, wanted = ours.settings, mesh.expected(wish)
         owner = controller(about)
-        how = replace(
+        how = msgspec.structs.replace(
             mesh.start(settings.start(Capability.UNKNOWN), wish),
             job=JobCounts(exits=bool(owner and owner.uid in jobs)),
             limits=limits.of(about.namespace),
@@ -350,7 +354,7 @@ async def _cut_off(
         if out.why or not mesh.expected(wish).expected:
             continue
         how = mesh.start(ours.settings.start(Capability.UNKNOWN), wish)
-        made = after_injection(each.pod, plan(each.pod, replace(how, job=each.job)))
+        made = after_injection(each.pod, plan(each.pod, msgspec.structs.replace(how, job=each.job)))
         cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
 
@@ -361,7 +365,7 @@ async def _moving(
     mesh: ControlPlanes,
     around: Surroundings,
     found: Installations,
-) -> list[CheckResult]:
+) -> list[preflight.CheckResult]:
     """Say what breaks or stays behind when the cluster goes native or ambient."""
     if not mesh.known or "namespaces" in around.watches.missing():
         return [preflight.unknown("namespaces", "the injectors have no answer yet", "check again")]
@@ -427,7 +431,7 @@ async def _admission(
     client: Client,
     settings: Settings,
     selected: Mapping[str, Mapping[str, str]],
-) -> list[CheckResult]:
+) -> list[preflight.CheckResult]:
     """Create a pod by a dry run."""
     if (labels := settings.pod_selector.sample()) is None:
         return [
@@ -465,7 +469,7 @@ async def _admission(
     return [preflight.unknown("network", refused_in(refusals))]
 
 
-async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[CheckResult]:
+async def _elected(client: Client, lease: tuple[str, str]) -> Iterable[preflight.CheckResult]:
     elected = await actions.read(
         client,
         actions.object_path(f"{rights.LEASES}/v1", "leases", *lease),

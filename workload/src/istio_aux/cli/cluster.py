@@ -20,7 +20,6 @@ from istio_aux.cli.installation import (
 )
 from istio_aux.cli.page import page
 from istio_aux.cli.tally import Tally
-from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.watcher import away, survey
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
@@ -52,8 +51,8 @@ HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 
 
 def run(
-    answer: Callable[[Client, ClusterRequest], Awaitable[int]],
-    request: ClusterRequest,
+    answer: Callable[[Client, workloads.ClusterRequest], Awaitable[int]],
+    request: workloads.ClusterRequest,
     *,
     patient: bool,
 ) -> int:
@@ -87,7 +86,9 @@ def run(
         return FAILED
 
 
-async def explain(client: Client, request: ClusterRequest, show: Callable[..., None]) -> int:
+async def explain(
+    client: Client, request: workloads.ClusterRequest, show: Callable[..., None]
+) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
     ``show`` gets each pod, its `Judgement`, and the facts of `report.explain`. What has no pods,
@@ -172,11 +173,15 @@ async def _held(client: Client, ours: Installation) -> str:
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
     """The Jobs that count exit codes of native sidecars, by UID; none if they cannot be read."""
-    path = actions.collection("batch/v1", "jobs", namespace)
     with suppress(KubeError):
         return {
             job.metadata.uid: str(job.metadata.key)
-            async for page in actions.pages(client, path, Job, {})
+            async for page in actions.pages(
+                client,
+                actions.collection("batch/v1", "jobs", namespace),
+                Job,
+                {},
+            )
             for job in page.items
             if counts_exits(job.spec.pod_failure_policy)
         }
@@ -192,8 +197,9 @@ async def find(client: Client, config: Installation | None) -> Installations:
     if config:
         return Installations((config,))
     try:
-        pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
-        read = [page async for page in pages]
+        read = [
+            page async for page in actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
+        ]
     except ApiError as error:
         return Installations(gap=workloads.gap(error, "list mutatingwebhookconfigurations"))
     items = {item.metadata.name: item for page in read for item in page.items}
@@ -227,7 +233,7 @@ def unknowns(
     return lines
 
 
-async def audit(client: Client, request: ClusterRequest) -> int:
+async def audit(client: Client, request: workloads.ClusterRequest) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
     It is `FAILED` if some pods could not be judged, else 0.
@@ -235,7 +241,7 @@ async def audit(client: Client, request: ClusterRequest) -> int:
     return show_audit(await audit_pods(client, request), request, system_clock().date)
 
 
-def show_audit(pods: report.Audit, request: ClusterRequest, now: datetime) -> int:
+def show_audit(pods: report.Audit, request: workloads.ClusterRequest, now: datetime) -> int:
     """Print an answer of `audit`, as of ``now``; return the exit status."""
     if request.holders:
         report.show(request.output, pods.holders(), report.holders_text, audit=pods)
@@ -258,7 +264,7 @@ def show_audit(pods: report.Audit, request: ClusterRequest, now: datetime) -> in
     return FAILED if pods.unknown or unsure else 0
 
 
-async def audit_pods(client: Client, request: ClusterRequest) -> report.Audit:
+async def audit_pods(client: Client, request: workloads.ClusterRequest) -> report.Audit:
     """Read the pods that are not finished, or failed lately, and judge each of them as of now.
 
     What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of

@@ -21,10 +21,8 @@ from istio_aux.cli.installation import Installation, Judgement
 from istio_aux.cli.output import FORMATS, Output
 from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, findings, selectors
-from istio_aux.model.applications import Applications
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.settings import matching
 
 if TYPE_CHECKING:  # It brings the client, which files do not need.
     from istio_aux.cli.workloads import ClusterRequest
@@ -236,7 +234,7 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
 def _config(path: str) -> Installation:
     """The installation whose settings file this is; its file of applications may be missing."""
     found = settings.load(Path(path), required=())
-    asked, problems, file = Applications(), (), found.applications
+    asked, problems, file = applications.Applications(), (), found.applications
     if file and file.exists():
         try:
             asked, problems = applications.parse(file.read_text(errors="replace"))
@@ -249,14 +247,16 @@ def _config(path: str) -> Installation:
 
 _NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"
 
-_target = matching(
+_target = settings.matching(
     f"(?:{_NAME}/)?{_NAME}",
     "TYPE/NAME, the name of a pod, or a TYPE",
     lambda found: found[0],
 )
-_user = matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
-_count = matching("0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0]))
-_capability = matching(
+_user = settings.matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
+_count = settings.matching(
+    "0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0])
+)
+_capability = settings.matching(
     "unasked|native|classic",
     "unasked, native or classic",
     lambda found: Capability(found[0]),

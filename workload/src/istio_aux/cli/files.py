@@ -27,7 +27,6 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, convert
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import SidecarRule
-from istio_aux.model.templates import PodTemplate
 from istio_aux.model.text import quoted
 from istio_aux.start import patch, review
 from istio_aux.start.plan import Plan, after_injection, plan
@@ -173,14 +172,14 @@ def _planned(
     manifest: dict[str, Any],
     kind: tuple[str, str],
     how: StartPolicy,
-) -> Iterator[tuple[Pod, Plan, PodTemplate]]:
+) -> Iterator[tuple[Pod, Plan, templates.PodTemplate]]:
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for each in templates.read(manifest, *kind):
         pod = convert(each.pod)
         yield pod, plan(pod, msgspec.structs.replace(how, job=each.job)), each
 
 
-def _apply(pod: Pod, plan: Plan, of: PodTemplate, how: StartPolicy) -> Iterator[str]:
+def _apply(pod: Pod, plan: Plan, of: templates.PodTemplate, how: StartPolicy) -> Iterator[str]:
     """Change a manifest; yields what its author should know."""
     template, only_metadata = of.template, of.only_metadata
     yield from map(str, of.unread)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from istio_aux import settings
 from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.kubelet import OBEYS, Kubelet
@@ -26,7 +25,7 @@ from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action, decide_once, performed
 from istio_aux.quit.state import QuitScope
-from istio_aux.settings import Settings
+from istio_aux.settings import DEFAULTS, Settings, SettingsError, read_published
 
 _published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTINGS)
 
@@ -44,7 +43,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """An installation of istio-aux. ``source`` names the object or file with its settings."""
 
     source: str = ""
-    settings: Settings = settings.DEFAULTS
+    settings: Settings = DEFAULTS
     applications: Applications = Applications()
 
     @property
@@ -224,14 +223,14 @@ def installations(
         name = each.metadata.name
         try:
             if text := _published.of(each.metadata):
-                options, asked = settings.read_published(text)
+                options, asked = read_published(text)
                 found.append(Installation(source=name, settings=options, applications=asked))
             else:
                 problems.append(
                     f"configuration {name} has no settings in its annotation {SETTINGS}:"
                     " give --config"
                 )
-        except (BadValueError, settings.SettingsError) as error:
+        except (BadValueError, SettingsError) as error:
             problems.append(f"configuration {name}: {error}")
     problems += [f"cannot read configuration {bad}" for bad in unreadable]
     return Installations(tuple(found), tuple(problems))

@@ -250,11 +250,12 @@ class Survey:
     def policy(self, policy: NetworkPolicy) -> None:
         """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
         about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
-        wish = Wish(
-            namespace=about.namespace,
-            around=self._namespaces.get(about.namespace, {}),
-        )
-        meshed = self._mesh.expected(wish).expected
+        meshed = self._mesh.expected(
+            Wish(
+                namespace=about.namespace,
+                around=self._namespaces.get(about.namespace, {}),
+            )
+        ).expected
         if meshed and ports and all(of and not any(p.reached for p in of) for of in ports):
             self._add(about.namespace, _PORTS, f"NetworkPolicy/{about.name}")
 

@@ -15,8 +15,6 @@ from msgspec import structs
 
 from istio_aux.cli import cluster, report, workloads
 from istio_aux.cli.installation import Installation
-from istio_aux.cli.report import QuitResult, QuitVerdict, RestartVerdict
-from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -24,13 +22,12 @@ from istio_aux.kube.clock import now, system_clock
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
-from istio_aux.model import resources
 from istio_aux.model.documents import whole
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.owners import PodController, controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
-from istio_aux.model.resources import Requests
+from istio_aux.model.resources import Requests, held
 from istio_aux.model.text import listed
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
@@ -57,7 +54,7 @@ _POLL = 0.1  # Seconds between two questions for a right, or two looks at what i
 _END = 2.0  # Seconds that actions in flight have to end, and then Events to be sent.
 
 
-async def free(client: Client, request: ClusterRequest) -> int:
+async def free(client: Client, request: workloads.ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
     found = await cluster.find(client, request.config)
     # As the installation treats pods, but that no pod is deleted.
@@ -90,11 +87,15 @@ async def free(client: Client, request: ClusterRequest) -> int:
 class _FreeRun:
     """One run of the command. It is the handler of the watches of the pods that hang."""
 
-    def __init__(self, client: Client, request: ClusterRequest, policy: QuitPolicy) -> None:
+    def __init__(
+        self, client: Client, request: workloads.ClusterRequest, policy: QuitPolicy
+    ) -> None:
         self._client = client
         self._request = request
         self._policy = policy
-        self.verdicts: dict[Key, QuitVerdict] = {}  # What would be done, and then what was done.
+        self.verdicts: dict[
+            Key, report.QuitVerdict
+        ] = {}  # What would be done, and then what was done.
         self._looked_at = 0
         self._hung = set[Key]()
         self._ends: dict[Key, End] = {}
@@ -124,9 +125,9 @@ class _FreeRun:
         named = bool(self._request.targets)
         decision = decide_once(facts, system_clock())
         phase = pod.status.phase
-        outcome: QuitResult = "kept"
+        outcome: report.QuitResult = "kept"
         reason = pod.unschedulable or decision.reason
-        requests = resources.held(pod)
+        requests = held(pod)
         running = phase == "Running" or isinstance(decision, Quit)
         due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:
@@ -142,7 +143,7 @@ class _FreeRun:
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
             key = pod.metadata.key
-            self.verdicts[key] = QuitVerdict(
+            self.verdicts[key] = report.QuitVerdict(
                 *key,
                 outcome,
                 reason,
@@ -195,8 +196,7 @@ class _FreeRun:
                 self,
                 selection=actions.JOBS,
             )
-        works = (*self._watches.work().values(), self._events.run)
-        async with running(*(work() for work in works)):
+        async with running(*(work() for work in self._watches.work().values()), self._events.run()):
             patience, watches = self._request.patience, self._watches
             end = now() + patience
             await until(lambda: watches.refused or not watches.missing(), min(PATIENCE, patience))
@@ -231,7 +231,7 @@ class _FreeRun:
             return True
         return state.left or state.asks_for == "quit"
 
-    def _outcome(self, key: Key) -> QuitVerdict:
+    def _outcome(self, key: Key) -> report.QuitVerdict:
         """What became of a pod that hung, and why."""
         state = self._quit.known.get(key)
         end = self._ends.get(key, End(reason=_GONE))
@@ -258,7 +258,7 @@ def _missing(watches: Watches) -> str:
     return "; ".join(f"{name}: {why}" for name, why in watches.missing().items())
 
 
-async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
+async def restart_unmeshed(client: Client, request: workloads.ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
     end = now() + request.patience
     async with aclosing(workloads.list_pods(client, request.namespace or "", {})) as pods:
@@ -274,7 +274,9 @@ async def restart_unmeshed(client: Client, request: ClusterRequest) -> int:
     return cluster.FAILED if failed else 0
 
 
-async def _may_not_restart(client: Client, settings: Settings, request: ClusterRequest) -> str:
+async def _may_not_restart(
+    client: Client, settings: Settings, request: workloads.ClusterRequest
+) -> str:
     """Why no pod may be restarted now, or the empty text."""
     if (race := settings.repair_policy.race) is RacePolicy.RESTART:
         return f"race-policy: {race}: `serve` restarts these pods already"
@@ -290,7 +292,9 @@ async def _may_not_restart(client: Client, settings: Settings, request: ClusterR
     )
 
 
-async def _restart(client: Client, ours: Installation, request: ClusterRequest, end: float) -> str:
+async def _restart(
+    client: Client, ours: Installation, request: workloads.ClusterRequest, end: float
+) -> str:
     """Do it until ``end``, print the result; return why it is not done, or the empty text."""
     settings = ours.settings
     telemetry = Telemetry()
@@ -364,11 +368,11 @@ async def _restart(client: Client, ours: Installation, request: ClusterRequest, 
 def _restarts(
     repair: RepairController,
     done: Mapping[Key, Restart],
-    request: ClusterRequest,
-) -> Iterator[RestartVerdict]:
+    request: workloads.ClusterRequest,
+) -> Iterator[report.RestartVerdict]:
     """The pods that were restarted, or the first ones that would be, and why the others not."""
     for key, action in done.items():
-        yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
+        yield report.RestartVerdict(key.namespace, key.name, "restarted", action.reason)
     candidates, dry_run = repair.candidates(), request.dry_run
     chosen = set(candidates[: request.limit] if dry_run else ())
     left = set(candidates) - chosen
@@ -376,7 +380,7 @@ def _restarts(
     if dry_run or len(done) >= request.limit:
         late = f": the limit is {request.limit}"
     for pod in whole(repair.unmeshed()):
-        yield RestartVerdict(
+        yield report.RestartVerdict(
             pod.namespace,
             pod.name,
             "would-restart" if pod in chosen else "kept",

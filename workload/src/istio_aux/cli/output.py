@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.cli.terminal import Terminal
 from istio_aux.model import documents
@@ -40,7 +39,7 @@ class Output(msgspec.Struct, frozen=True):
     def reached_by(self, **flags: object) -> Output:
         """The same, with the flags that were given in each command."""
         given = [f" --{name} {shlex.quote(str(value))}" for name, value in flags.items() if value]
-        return structs.replace(self, flags="".join(given))
+        return msgspec.structs.replace(self, flags="".join(given))
 
     @property
     def at_once(self) -> bool:
@@ -85,4 +84,4 @@ class Output(msgspec.Struct, frozen=True):
 
 def _alone(item: msgspec.Struct) -> msgspec.Struct:
     """The object as if it had no owner: it gets a row of its own."""
-    return structs.replace(item, owner="") if getattr(item, "owner", "") else item
+    return msgspec.structs.replace(item, owner="") if getattr(item, "owner", "") else item

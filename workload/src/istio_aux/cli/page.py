@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from istio_aux.cli.report import Audit, Finding, by_owner, first
+from istio_aux.cli.report import Audit, Finding, by_owner, earliest
 from istio_aux.cli.sentences import free
 from istio_aux.cli.terminal import age, minute
 from istio_aux.model.answers import HELD
@@ -45,7 +45,7 @@ class _Row(NamedTuple):
 
     @property
     def since(self) -> datetime | None:
-        return first(pod.since for pod in self.pods)
+        return earliest(pod.since for pod in self.pods)
 
     @property
     def to_do(self) -> tuple[str, str]:
@@ -73,12 +73,14 @@ def page(audit: Audit, now: datetime) -> str:
     held = [each for each in audit.findings if each.state in HELD]
     body = "".join(_table_row(row, now) for row in rows[:ROWS])
     more = f"<p>And {len(rows) - ROWS} more rows.</p>" if len(rows) > ROWS else ""
-    table = f"<table><thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{more}"
-    template = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
-    return template.substitute(
+    return Template(Path(__file__).with_name("page.html").read_text("utf-8")).substitute(
         head=_sentence(held, audit, now),
         tiles=_tiles(held, now),
-        table=table if rows else "",
+        table=(
+            f"<table><thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{more}"
+            if rows
+            else ""
+        ),
         foot=_foot(audit, now),
     )
 
@@ -116,7 +118,7 @@ def _tiles(held: Sequence[Finding], now: datetime) -> str:
         "GPU hours so far": f"{seconds / 3600:,.0f}",
         "CPUs held": (str(cpus) or "0").partition(" ")[0],
         "memory held": (str(memory) or "0").partition(" ")[0],
-        "longest": age(first(each.since for each in held), now),
+        "longest": age(earliest(each.since for each in held), now),
     }
     return "".join(f"<li><b>{_text(value)}</b> {name}</li>" for name, value in tiles.items())
 

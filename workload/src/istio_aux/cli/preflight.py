@@ -28,9 +28,8 @@ from istio_aux.model.webhooks import Configuration, Service, revision_label, sor
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, decide
+from istio_aux.repair import rules as repair
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import ReportUnmeshed
-from istio_aux.repair.rules import decide as decide_repair
 from istio_aux.start.plan import before_injection, plan
 
 NAMED = 5  # Objects that a result names; the others are counted.
@@ -111,13 +110,7 @@ def images(server: str, istio: Counter[str] | None, ours: Counter[str] | None) -
 
     None: they are not known.
     """
-    what = "; ".join(
-        [
-            f"Kubernetes {server or 'not known'}",
-            f"Istio {_tagged(istio)}",
-            f"istio-aux {_tagged(ours)}",
-        ]
-    )
+    what = f"Kubernetes {server or 'not known'}; Istio {_tagged(istio)}; istio-aux {_tagged(ours)}"
     if server and istio is not None and ours is not None:
         return _ok("versions", what)
     return CheckResult("versions", Verdict.UNKNOWN, what, code=Code.UNKNOWN)
@@ -451,8 +444,8 @@ def change(
     """
     if pod.status.phase == "Running" and isinstance(decide(PodFacts(pod, policy), now), Quit):
         return "are finished, and their sidecars would be told to exit now"
-    match decide_repair(Candidate.of(pod), expectation, RepairPolicy(), live=None):
-        case ReportUnmeshed(unmeshed=True):
+    match repair.decide(Candidate.of(pod), expectation, RepairPolicy(), live=None):
+        case repair.ReportUnmeshed(unmeshed=True):
             return "lack the sidecar that Istio would give them: race-policy"
         case _ if not expectation.expected:
             return None

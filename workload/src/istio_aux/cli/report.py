@@ -14,13 +14,10 @@ from itertools import groupby
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.cli import preflight, sentences
 from istio_aux.cli.installation import Installations, Judgement, Labels
 from istio_aux.cli.output import Output
-from istio_aux.cli.preflight import CHECKS, CheckResult, Verdict, works
-from istio_aux.cli.sentences import to_paste
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
@@ -248,13 +245,11 @@ def audit(
         case ReportUnmeshed():
             return action.reason if action.doubted else expectation.reason
         case _:
-            pass
-    facts = judged.facts
+            facts = judged.facts
     decision = judged.decision
     if (state := state_of(pod, decision)) is None or decision.code is None:
         return None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
-    frees = judged.left_out and state == "stuck" and not by
     return Finding(
         **about_pod(pod),
         action=judged.action,
@@ -262,7 +257,11 @@ def audit(
         containers=facts.table,
         left_out=judged.left_out,
         change=judged.change,
-        free=sentences.free(pod.metadata.namespace, pod.metadata.name) if frees else "",
+        free=(
+            sentences.free(pod.metadata.namespace, pod.metadata.name)
+            if judged.left_out and state == "stuck" and not by
+            else ""
+        ),
         state=state,
         code=decision.code,
         since=facts.ended(PROXY) if state == "lost" else facts.held_since,
@@ -287,16 +286,18 @@ def outside(
     new, expectation = as_admitted(candidate, labels, settings.pod_options, asking, expected)
     policy = settings.repair_policy
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
-        policy = structs.replace(policy, race=RacePolicy.REPORT)
-    action = decide(
-        new,
+        policy = msgspec.structs.replace(policy, race=RacePolicy.REPORT)
+    return (
+        decide(
+            new,
+            expectation,
+            policy,
+            live=None,
+            settled=(now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED,
+            listens=listens,
+        ),
         expectation,
-        policy,
-        live=None,
-        settled=(now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED,
-        listens=listens,
     )
-    return action, expectation
 
 
 def state_of(pod: Pod, decision: Action) -> State | None:
@@ -345,14 +346,14 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         )
         for title in ("free", "restart"):
             if command := getattr(each, title):
-                lines += to_paste(f"{title} it", command, terminal, "  ")
+                lines += sentences.to_paste(f"{title} it", command, terminal, "  ")
         who = each.installation and f", by {each.installation}"
         if each.left_out:
             whether = "not known whether an" if each.action == "unknown" else "no"
             who = f": {whether} installation looks after the pod: {each.left_out}"
         if who or each.state:
             text = Cell(f"istio-aux: {each.action}{who}", Style.FAINT)
-            lines += to_paste(text, each.change, terminal, "  ")
+            lines += sentences.to_paste(text, each.change, terminal, "  ")
         for title in ("start", "end"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
@@ -390,8 +391,8 @@ def audit_text(
             str(len(pods)),
             state,
             min(pod.code for pod in pods),
-            age(first(pod.created for pod in pods), moment),
-            minute(first(pod.since for pod in pods)),
+            age(earliest(pod.created for pod in pods), moment),
+            minute(earliest(pod.since for pod in pods)),
             reason,
         )
         for (namespace, owner, state, reason), pods in by_owner(findings, "state")
@@ -431,7 +432,7 @@ def holders_text(holders: Sequence[Holder], terminal: Terminal, *, audit: Audit)
 
 
 def check_text(
-    results: Sequence[CheckResult],
+    results: Sequence[preflight.CheckResult],
     terminal: Terminal,
     *,
     to: str = "",
@@ -442,7 +443,7 @@ def check_text(
     ``to`` is where the cluster goes, if that was asked; ``ignored`` says what was.
     """
     rows = list[tuple[str | Cell, ...]]()
-    order = [*CHECKS, *(each.check for each in results)]
+    order = [*preflight.CHECKS, *(each.check for each in results)]
     ordered = sorted(results, key=lambda each: order.index(each.check))
     for title, some in groupby(ordered, lambda each: preflight.group(each.check)):
         rows.append((Cell(title, Style.FAINT), "", "", ""))
@@ -454,13 +455,12 @@ def check_text(
             rows += (("", "", "", cell) for cell in below)
     verdicts = [each.result for each in results]
     if to:
-        summary = f"on the way to {to}: {_counts(verdicts, *Verdict)}"
-    elif works(results):
+        summary = f"on the way to {to}: {_counts(verdicts, *preflight.Verdict)}"
+    elif preflight.works(results):
         summary = "nothing keeps istio-aux from working here"
     else:
-        summary = (
-            f"istio-aux may not work here; {_counts(verdicts, Verdict.PROBLEM, Verdict.UNKNOWN)}"
-        )
+        bad = _counts(verdicts, preflight.Verdict.PROBLEM, preflight.Verdict.UNKNOWN)
+        summary = f"istio-aux may not work here; {bad}"
     summary = "; ".join(filter(None, (summary, ignored)))
     return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 
@@ -474,7 +474,6 @@ def restarts_text(
     among: str,
 ) -> str:
     """A table, and a summary with the ``installation`` whose settings count."""
-    rows = [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts]
     where = f"installation: {installation}; " if installation else ""
     counts = _counts(
         [each.outcome for each in verdicts],
@@ -483,7 +482,10 @@ def restarts_text(
         zeros=True,
     )
     return _sections(
-        terminal.table("NAMESPACE NAME OUTCOME REASON", rows)
+        terminal.table(
+            "NAMESPACE NAME OUTCOME REASON",
+            [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts],
+        )
         or [f"no pod lacks its sidecar {among}"],
         [where + counts],
     )
@@ -499,17 +501,6 @@ def quits_text(
     """A table, and a summary with what the pods gave back."""
     if not verdicts:
         return f"no pod hangs {among}"
-    rows = [
-        (
-            namespace,
-            owner,
-            str(len(pods)),
-            outcome,
-            _requested(pods),
-            reason + _waited(pods),
-        )
-        for (namespace, owner, outcome, reason), pods in by_owner(verdicts, "outcome")
-    ]
     outcomes = [each.outcome for each in verdicts]
     done = "would-free" if dry_run else "freed"
     back = str(total(v.requests for v in verdicts if v.requests and v.outcome == done))
@@ -519,7 +510,20 @@ def quits_text(
     if dry_run and done in outcomes:
         summary.append("nothing is changed yet: add --yes")
     return _sections(
-        terminal.table("NAMESPACE NAME PODS OUTCOME REQUESTS REASON", rows),
+        terminal.table(
+            "NAMESPACE NAME PODS OUTCOME REQUESTS REASON",
+            [
+                (
+                    namespace,
+                    owner,
+                    str(len(pods)),
+                    outcome,
+                    _requested(pods),
+                    reason + _waited(pods),
+                )
+                for (namespace, owner, outcome, reason), pods in by_owner(verdicts, "outcome")
+            ],
+        ),
         summary,
     )
 
@@ -533,7 +537,7 @@ def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, st
     return groups.items()
 
 
-def first(times: Iterable[datetime | None]) -> datetime | None:
+def earliest(times: Iterable[datetime | None]) -> datetime | None:
     """The first of the times that are known; None if none is."""
     return min(filter(None, times), default=None)
 

@@ -88,13 +88,12 @@ def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = 
     title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
     if commands:
         title += ":"
-    shown = (
-        terminal.paint(Cell(command + terminal.flags, Style.COMMAND))
-        for command in commands.splitlines()
-    )
     return [
         *terminal.beside(indent, len(indent), Cell(title, style)),
-        *(f"{indent}  {command}" for command in shown),
+        *(
+            f"{indent}  {terminal.paint(Cell(command + terminal.flags, Style.COMMAND))}"
+            for command in commands.splitlines()
+        ),
     ]
 
 
@@ -103,8 +102,10 @@ def policy(text: str, terminal: Terminal) -> list[str]:
     if not text:
         return []
     title = "its next Job may have this in its spec, so that it does not count such a pod:"
-    yaml = (f"    {terminal.paint(Cell(line, Style.COMMAND))}" for line in text.splitlines())
-    return [*terminal.beside("  ", 2, Cell(title)), *yaml]
+    return [
+        *terminal.beside("  ", 2, Cell(title)),
+        *(f"    {terminal.paint(Cell(line, Style.COMMAND))}" for line in text.splitlines()),
+    ]
 
 
 def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:

@@ -11,15 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from istio_aux.cli import cluster, files, report
 from istio_aux.cli.installation import Installations, Judgement, Labels, installations
-from istio_aux.cli.report import Audit
 from istio_aux.cli.tally import Tally
 from istio_aux.cli.workloads import ClusterRequest
-from istio_aux.injector import injection
-from istio_aux.injector.injection import InjectionPolicy, hooks_of
+from istio_aux.injector.injection import POLICY_KEY, InjectionPolicy, hooks_of, read_policy
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import kept
 from istio_aux.model.documents import Document
@@ -42,8 +39,8 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
     """
     snapshot = _Snapshot()
     status = files.answer_each(paths, snapshot.add)
-    if not snapshot.has_pods:
-        if snapshot.left_out or snapshot.others:
+    if not (snapshot.pods or snapshot.bad_pods):
+        if snapshot.left_out or snapshot.labels or snapshot.configurations or snapshot.policies:
             report.complain("no pods were given")
         return files.BAD_INPUT
     now = snapshot.newest or files.present()
@@ -62,21 +59,11 @@ class _Snapshot:
     def __init__(self) -> None:
         self.newest: Moment | None = None
         self.left_out = Counter[str]()  # Objects of other kinds.
-        self._pods = dict[Key, Pod]()
-        self._labels = dict[str, Labels]()  # By namespace.
-        self._configurations = dict[str, Configuration]()
-        self._policies = dict[tuple[str, str], str]()  # By the namespace and name of a ConfigMap.
-        self._bad_pods, self._bad_configurations = list[str](), list[str]()
-
-    @property
-    def has_pods(self) -> bool:
-        """Whether there is a pod, readable or not."""
-        return bool(self._pods or self._bad_pods)
-
-    @property
-    def others(self) -> bool:
-        """Whether there is something else that is read."""
-        return bool(self._labels or self._configurations or self._policies)
+        self.pods = dict[Key, Pod]()
+        self.labels = dict[str, Labels]()  # By namespace.
+        self.configurations = dict[str, Configuration]()
+        self.policies = dict[tuple[str, str], str]()  # By the namespace and name of a ConfigMap.
+        self.bad_pods, self.bad_configurations = list[str](), list[str]()
 
     def add(self, document: Document, body: bytes) -> Iterable[str]:
         """Keep an object of the file ``body``. ValueError: it cannot be read."""
@@ -90,9 +77,9 @@ class _Snapshot:
         except UNDECODABLE as error:
             why = f"at {document.place}: {problem(error)}"
             if (group, kind) == _POD:
-                self._bad_pods.append(why)
+                self.bad_pods.append(why)
             elif (group, kind) == _CONFIGURATION:
-                self._bad_configurations.append(why)
+                self.bad_configurations.append(why)
             else:
                 raise
         return ()
@@ -100,36 +87,36 @@ class _Snapshot:
     def _add(self, kind: tuple[str, str], body: bytes) -> None:
         if kind == _POD:
             pod = decode(body)
-            self._pods[pod.metadata.key] = pod
+            self.pods[pod.metadata.key] = pod
         elif kind == _NAMESPACE:
             namespace = msgspec.json.decode(body, type=Namespace)
-            self._labels[namespace.metadata.name] = kept.labels(namespace)
+            self.labels[namespace.metadata.name] = kept.labels(namespace)
         elif kind == _CONFIGURATION:
             configuration = msgspec.json.decode(body, type=Configuration)
-            self._configurations[configuration.metadata.name] = configuration
+            self.configurations[configuration.metadata.name] = configuration
         elif kind == _CONFIG_MAP:
             found = msgspec.json.decode(body, type=ConfigMap)
             place = found.metadata.namespace, found.metadata.name
-            self._policies[place] = (found.data or {}).get(injection.POLICY_KEY, "")
+            self.policies[place] = (found.data or {}).get(POLICY_KEY, "")
         else:
             self.left_out[kind[1]] += 1
 
-    def audit(self, request: ClusterRequest, now: Moment) -> Audit:
+    def audit(self, request: ClusterRequest, now: Moment) -> report.Audit:
         """Judge the pods as of ``now``. What a file does not say of a pod is not known."""
         found, tally = self._installations(request), Tally(now)
         mesh, unread = self._control_planes()
-        for why in self._bad_pods:
+        for why in self.bad_pods:
             tally.unreadable(why)
-        namespaces = {*self._labels}
+        namespaces = {*self.labels}
         if request.selectors is not None:
-            namespaces = {it for it in namespaces if request.selectors.matches(self._labels[it])}
-        unselected, unlabelled = self._labels.keys() - namespaces, set[str]()
-        for pod in self._pods.values():
+            namespaces = {it for it in namespaces if request.selectors.matches(self.labels[it])}
+        unselected, unlabelled = self.labels.keys() - namespaces, set[str]()
+        for pod in self.pods.values():
             where, phase = pod.metadata.namespace, pod.status.phase
             wanted = request.namespace in {None, where} and request.selector.matches(pod.labels)
             if not wanted or phase == "Succeeded" or where in unselected:
                 continue
-            labels = self._labels.get(where)
+            labels = self.labels.get(where)
             if labels is None:
                 unlabelled.add(where)
             judged = _judge(pod, labels, found, now)
@@ -158,29 +145,29 @@ class _Snapshot:
             notes=notes,
         )
         if audit.unknown:
-            audit = replace(audit, among=f"{audit.among}, but of {audit.unknown} it is not known")
+            audit = msgspec.structs.replace(
+                audit, among=f"{audit.among}, but of {audit.unknown} it is not known"
+            )
         return audit
 
     def _installations(self, request: ClusterRequest) -> Installations:
         if request.config:
             return Installations((request.config,))
-        if not (self._configurations or self._bad_configurations):
+        if not (self.configurations or self.bad_configurations):
             return Installations(gap=_NO_CONFIGURATIONS)
-        return installations(self._configurations.values(), self._bad_configurations)
+        return installations(self.configurations.values(), self.bad_configurations)
 
     def _control_planes(self) -> tuple[ControlPlanes, Sequence[str]]:
         """What is known of Istio's injectors, and what is missing."""
-        if self._bad_configurations:  # One that cannot be read may be Istio's.
-            return ControlPlanes(), self._bad_configurations
-        if not self._configurations:
+        if self.bad_configurations:  # One that cannot be read may be Istio's.
+            return ControlPlanes(), self.bad_configurations
+        if not self.configurations:
             return ControlPlanes(), [_NO_CONFIGURATIONS]
-        hooks = hooks_of(map(kept.configuration, self._configurations.values()))
+        hooks = hooks_of(map(kept.configuration, self.configurations.values()))
         policies, missing = dict[ControlPlane, InjectionPolicy](), list[str]()
         for plane in sorted({hook.control_plane for hook in hooks}):
             try:
-                policies[plane] = injection.read_policy(
-                    self._policies[plane.namespace, plane.config_map]
-                )
+                policies[plane] = read_policy(self.policies[plane.namespace, plane.config_map])
             except (KeyError, *UNDECODABLE):
                 missing.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
         return ControlPlanes(hooks=hooks, policies=policies, known=True), missing
@@ -196,7 +183,9 @@ def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | 
     )
     decision = judged.decision
     if decision.stage == "held":  # Only its proxy could say whether it is ready.
-        judged = judged._replace(decision=replace(decision, blocked_by=(), code=None))
+        judged = judged._replace(
+            decision=msgspec.structs.replace(decision, blocked_by=(), code=None)
+        )
     if labels is None and not judged.left_out and judged.action != "ignore":
         judged = judged._replace(
             action="unknown",

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from istio_aux.cli import report
 from istio_aux.cli.installation import Installations, Judgement
-from istio_aux.cli.report import Audit, Finding
 from istio_aux.model.failed import recent_failure
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.moment import Moment
@@ -22,7 +21,7 @@ class Tally:
 
     def __init__(self, now: Moment) -> None:
         """Pods that failed at most an hour before ``now`` are findings."""
-        self.findings = list[Finding]()
+        self.findings = list[report.Finding]()
         self.pods = 0  # That have not ended.
         self._now = now
         self._unknown = Counter[str]()  # Pods that may lack their sidecar, by the reason.
@@ -46,7 +45,7 @@ class Tally:
         """Keep what is so with a pod that its mesh failed lately, or whose proxy began again."""
         if failure := recent_failure(pod, self._now):
             self.findings.append(
-                Finding(
+                report.Finding(
                     **report.about_pod(pod),
                     state="failed",
                     code=failure.code,
@@ -58,7 +57,7 @@ class Tally:
                 )
             )
 
-    def judged(self, pod: Pod, judged: Judgement, outcome: Finding | str | None) -> None:
+    def judged(self, pod: Pod, judged: Judgement, outcome: report.Finding | str | None) -> None:
         """Keep the ``outcome`` of `report.audit` about a pod that has not ended."""
         if isinstance(outcome, str):
             self._unknown[outcome] += 1
@@ -77,7 +76,7 @@ class Tally:
         unread: Iterable[str] = (),
         remarks: Iterable[Remark] = (),
         notes: Sequence[str] = (),
-    ) -> Audit:
+    ) -> report.Audit:
         """All that was found, but what is to ``ignore``.
 
         ``unread`` says what could not be read that would say whether pods lack their sidecar.
@@ -96,7 +95,7 @@ class Tally:
             remarks.append(Remark(Code.UNKNOWN, why))
         unknown = 0 if Code.MESH_UNKNOWN in ignored else number
         unknown += 0 if Code.UNKNOWN in ignored else unsure
-        return Audit(
+        return report.Audit(
             sorted(
                 (finding for finding in self.findings if finding.code not in ignored),
                 key=lambda finding: (finding.namespace, finding.name),

@@ -99,7 +99,7 @@ class Terminal(NamedTuple):
         if cells and columns:
             cells.insert(0, [Cell(title, Style.HEADING) for title in columns])
         widths = [max(map(_width, each)) for each in zip(*cells, strict=True)]
-        taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+        taken = len(indent) + sum(width + len(_GAP) for width in widths[:-1])
         for *first, last in cells:
             padded = (
                 self.paint(cell) + " " * (width - _width(cell)) + _GAP

@@ -19,18 +19,15 @@ import msgspec
 from istio_aux.cli.installation import Installation
 from istio_aux.cli.output import Output
 from istio_aux.kube import actions
-from istio_aux.kube.actions import ServedType
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
 from istio_aux.kube.objects import Key, Unreadable, decoded
 from istio_aux.model import failed, owners, templates
 from istio_aux.model.moment import in_utc, zoned
-from istio_aux.model.owners import Job
 from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
-from istio_aux.model.templates import WORKLOADS
-from istio_aux.model.text import UNDECODABLE, listed, one_line, problem, quoted
+from istio_aux.model.text import UNDECODABLE, listed, one_line, problem, quoted, with_article
 
 REFUSED = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
@@ -130,13 +127,13 @@ class _Target(msgspec.Struct, frozen=True):
 
     text: str
     namespace: str = ""
-    type: ServedType | None = None
+    type: actions.ServedType | None = None
     name: str = ""
 
 
 _ALL = Selector()
 ANY: Mapping[str, str] = {}  # Fields of pods.
-_POD = ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
+_POD = actions.ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 
 
 async def find(
@@ -242,7 +239,7 @@ class FoundTemplate(NamedTuple):
 async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
     """List the pod templates of workloads that no other object made, or say what is not known."""
     for kind in await actions.served_types(client):
-        if (kind.group, kind.kind) not in WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
+        if (kind.group, kind.kind) not in templates.WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
             continue
         seen, path = set[Key](), actions.collection(kind.api, kind.plural)
         try:
@@ -281,7 +278,7 @@ class _Search(msgspec.Struct):
     client: Client
     request: ClusterRequest
     fields: Mapping[str, str]
-    types: Sequence[ServedType]
+    types: Sequence[actions.ServedType]
     why: list[str] = []
     job: str = ""  # What is so with the target, if it is a Job.
     listed: dict[tuple[str, str], str] = {}  # Why a kind could not be, or the empty text.
@@ -303,11 +300,13 @@ class _Search(msgspec.Struct):
             elif everywhere:
                 yield _Target(f"{text}: expected no name with -A")
             elif not kind.namespaced:
-                yield _Target(f"{text}: a {kind.kind} is in no namespace, so it owns no pods")
+                yield _Target(
+                    f"{text}: {with_article(kind.kind)} is in no namespace, so it owns no pods"
+                )
             else:
                 yield _Target(text, namespace, kind, name)
 
-    def _type(self, name: str) -> ServedType | None:
+    def _type(self, name: str) -> actions.ServedType | None:
         """The first type of that name; the API server lists what it prefers first."""
         return next((each for each in self.types if name.lower() in each.names), None)
 
@@ -338,7 +337,11 @@ class _Search(msgspec.Struct):
         left, slash, _ = target.text.rpartition("/")
         if not slash or self._type(left):
             return ""
-        known = [each.kind.lower() for each in self.types if (each.group, each.kind) in WORKLOADS]
+        known = [
+            each.kind.lower()
+            for each in self.types
+            if (each.group, each.kind) in templates.WORKLOADS
+        ]
         return (
             f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
         )
@@ -346,7 +349,7 @@ class _Search(msgspec.Struct):
     async def _owned(
         self,
         target: _Target,
-        kind: ServedType,
+        kind: actions.ServedType,
     ) -> AsyncGenerator[Pod | Unreadable | str]:
         """Yield the pods of one object, or of all objects of a type."""
         uid, where, found = "", target.namespace, False
@@ -367,18 +370,18 @@ class _Search(msgspec.Struct):
                 self.job = _of_job(body, kind)
 
         def wanted(owner: OwnerReference) -> bool:
-            named = kind.is_of(owner) and target.name in {"", owner.name}
-            return owner.uid == uid if uid else named
+            if uid:
+                return owner.uid == uid
+            key = owners.group(owner), owner.kind
+            return key == (kind.group, kind.kind) and target.name in {"", owner.name}
 
         async for each in self._list_pods(where):
             if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
                 found = True
                 yield each
         if self.job and not found:
-            self.why += [
-                self.job,
-                *await _events_of_pods(self.client, where, target.name),
-            ]
+            events = await _events_of_pods(self.client, where, target.name)
+            self.why += [self.job, *events]
         self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
@@ -420,13 +423,13 @@ class _Search(msgspec.Struct):
             self.listed[key] = gap(error, f"list {of.plural}")
 
 
-def _of_job(body: bytes, kind: ServedType) -> str:
+def _of_job(body: bytes, kind: actions.ServedType) -> str:
     """Why a Job has failed or makes no pods now; empty for other kinds, and what cannot be read."""
     api = owners.api_of(OwnerReference(api_version=kind.api, kind=kind.kind))
     if api is None and (kind.group, kind.kind) != ("batch", "CronJob"):
         return ""
     with suppress(KubeError):
-        return failed.of_job(decoded(body, Job), api)
+        return failed.of_job(decoded(body, owners.Job), api)
     return ""
 
 
@@ -478,11 +481,15 @@ async def refused_pods(
 
 async def _events(client: Client, namespace: str, fields: str) -> list[tuple[datetime, PodEvent]]:
     """Events that have a time; none where they may not be listed."""
-    path = actions.collection("v1", "events", namespace)
     with suppress(ApiError):
         return [
             (it.at, it)
-            async for page in actions.pages(client, path, PodEvent, {"fieldSelector": fields})
+            async for page in actions.pages(
+                client,
+                actions.collection("v1", "events", namespace),
+                PodEvent,
+                {"fieldSelector": fields},
+            )
             for it in page.items
             if it.at
         ]

@@ -15,7 +15,6 @@ import msgspec
 from prometheus_client import Counter
 
 from istio_aux.injector import probe_rules
-from istio_aux.injector.probe_rules import Question, refusal
 from istio_aux.injector.rules import AGENTS, Agent, NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -56,7 +55,7 @@ away, when it creates no pods either; and that versions of kubelets count that c
 LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
 
-NOWHERE = refusal(
+NOWHERE = probe_rules.refusal(
     "there is no namespace where a dry run asks this injector and no other",
     reached=False,
 )
@@ -96,7 +95,7 @@ class InjectorProbe:
         telemetry: Telemetry,
         target: ClientConfig,
         *,
-        questions: Callable[[], Iterable[Question]],
+        questions: Callable[[], Iterable[probe_rules.Question]],
         news: asyncio.Event,
         rhythm: Rhythm,
     ) -> None:
@@ -111,7 +110,7 @@ class InjectorProbe:
         self._answered = self._kubelets_due = self._kubelets_until = -math.inf
         self._kubelets: NativeCheck | None = None
         self._reading = Backoff(rhythm.live, LONGEST_PAUSE)
-        self._last: Question | None = None
+        self._last: probe_rules.Question | None = None
 
     async def run(self) -> None:
         """Ask until cancelled: after a pause, and earlier after changes, which may be many."""
@@ -129,7 +128,7 @@ class InjectorProbe:
                     error,
                     extra={"event": "internal-error"},
                 )
-                self._publish(refusal(f"internal error: {error!r}", reached=False))
+                self._publish(probe_rules.refusal(f"internal error: {error!r}", reached=False))
                 pause = self._rhythm.read
             await wait(self.changed, pause)
             await asyncio.sleep(began + self._rhythm.other - now())
@@ -143,7 +142,9 @@ class InjectorProbe:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
         except UNANSWERED as error:
-            found = refusal(str(error) or f"no answer within {seconds:g} s", reached=False)
+            found = probe_rules.refusal(
+                str(error) or f"no answer within {seconds:g} s", reached=False
+            )
             if isinstance(error, NoConnectionError) or (
                 isinstance(error, ApiError) and error.code != 504
             ):
@@ -172,7 +173,7 @@ class InjectorProbe:
         self._backoff.reset()
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
 
-    def _turn(self) -> Iterator[Question]:
+    def _turn(self) -> Iterator[probe_rules.Question]:
         """Yield a question for each of some namespaces, first for that which was tried last.
 
         After a failure the next one comes first: one namespace alone may make the API server fail.
@@ -220,7 +221,7 @@ class InjectorProbe:
         return self._kubelets or shown
 
 
-async def ask(client: Client, questions: Iterable[Question]) -> Probe:
+async def ask(client: Client, questions: Iterable[probe_rules.Question]) -> Probe:
     """Create pods in dry runs, until one shows what the injector does.
 
     `KubeError`: the API server gives no answer now.
@@ -229,10 +230,16 @@ async def ask(client: Client, questions: Iterable[Question]) -> Probe:
     for question in questions:
         if found := await _asked(client, question, refusals):
             return found
-    return refusal(probe_rules.refused_in(refusals), reached=False) if refusals else NOWHERE
+    return (
+        probe_rules.refusal(probe_rules.refused_in(refusals), reached=False)
+        if refusals
+        else NOWHERE
+    )
 
 
-async def _asked(client: Client, question: Question, refusals: dict[str, str]) -> Probe | None:
+async def _asked(
+    client: Client, question: probe_rules.Question, refusals: dict[str, str]
+) -> Probe | None:
     """What pods in one namespace show; None if it refuses them, which is added to ``refusals``."""
     name = question.namespace
 
@@ -244,7 +251,7 @@ async def _asked(client: Client, question: Question, refusals: dict[str, str]) -
             if whose == "API server":
                 raise
             if whose == "injector":
-                return refusal(str(error))
+                return probe_rules.refusal(str(error))
             refusals[name] = str(error)
             return None
         found = probe_rules.created(made, question.unclear, unasked=native is None)
@@ -306,14 +313,17 @@ async def read_agents(
     where = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     found = dict[str, list[Agent]]()
     for name, selector in AGENTS.items():
-        pods = await actions.list_kept(
-            client,
-            actions.PODS,
-            Pod,
-            {"labelSelector": selector, **where},
-            Agent.of,
-        )
-        found[name] = [pod for pod in pods if not tenants(pod.namespace)]
+        found[name] = [
+            pod
+            for pod in await actions.list_kept(
+                client,
+                actions.PODS,
+                Pod,
+                {"labelSelector": selector, **where},
+                Agent.of,
+            )
+            if not tenants(pod.namespace)
+        ]
     return found
 
 

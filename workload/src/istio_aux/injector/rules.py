@@ -153,11 +153,14 @@ def evaluate(
     found = list[Injector]()
     for _, group in groupby(_of(hooks, root), lambda hook: hook.configuration):
         mine = [*group]
-        checks = [_check(target, facts) for target in targets(mine)]
-        found.append(_worst(mine[0], checks or [_DEACTIVATED]))
-    active = [each for each in found if each.state is not State.DEACTIVATED]
+        found.append(
+            _worst(
+                mine[0],
+                [_check(target, facts) for target in targets(mine)] or [_DEACTIVATED],
+            )
+        )
     if found:
-        return tuple(active or found)
+        return tuple(each for each in found if each.state is not State.DEACTIVATED) or tuple(found)
     where = f" for a control plane in namespace {root}" if root else ""
     return (
         Injector(

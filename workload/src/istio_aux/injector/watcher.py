@@ -14,10 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from istio_aux.injector import injection, rules
-from istio_aux.injector.injection import Hook, InjectionPolicy, hooks_of
 from istio_aux.injector.probe import InjectorProbe, Rhythm, probes, read_slices
 from istio_aux.injector.probe_rules import questions
-from istio_aux.injector.rules import ControlPlanes, Facts, Injector
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import now, system_clock
@@ -131,7 +129,7 @@ class Watcher:
         namespaces: Namespaces,
         telemetry: Telemetry,
         *,
-        changed: Callable[[ControlPlanes], None],
+        changed: Callable[[rules.ControlPlanes], None],
         ours: str | None = None,
         root: str | None = None,
         selectors: NamespaceSelectors | None = None,
@@ -144,7 +142,7 @@ class Watcher:
         control plane that matters; None for all. Probes prefer the namespaces of ``selectors``.
         """
         self.configurations = Collection[Configuration](self._reconfigured, kept.configuration)
-        self.control_planes = ControlPlanes()
+        self.control_planes = rules.ControlPlanes()
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
@@ -157,8 +155,10 @@ class Watcher:
         self._changed, self._ours, self._root = changed, ours, root
         self._selectors, self._rhythm, self._now = selectors, rhythm, clock
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
-        self._hooks: tuple[Hook, ...] = ()
-        self._policies: dict[ControlPlane, InjectionPolicy | None] = {}  # None: it is unknown.
+        self._hooks: tuple[injection.Hook, ...] = ()
+        self._policies: dict[
+            ControlPlane, injection.InjectionPolicy | None
+        ] = {}  # None: it is unknown.
         # One for each Service: a cluster may have thousands of others. A slice that moves to
         # another one may show there first.
         self._watches: dict[Service, Watch[EndpointSlice]] = {}
@@ -168,7 +168,7 @@ class Watcher:
 
     def _reconfigured(self) -> None:
         """Ask again, and report which configurations are called before ours if they changed."""
-        self._hooks = hooks_of(self.configurations.values())
+        self._hooks = injection.hooks_of(self.configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: policy for key, policy in self._policies.items() if key in planes}
         self._reconfiguration.set()
@@ -192,7 +192,7 @@ class Watcher:
             probe.changed.set()
         self._news.set()
 
-    def shown(self) -> list[Injector]:
+    def shown(self) -> list[rules.Injector]:
         """Return what `/status` shows; nothing until it is known."""
         return [
             msgspec.structs.replace(injector, since=self.since[injector.configuration].since)
@@ -343,8 +343,8 @@ class Watcher:
                 pause = jittered(self._rhythm.read)
             await wait(self._reconfiguration, pause)
 
-    def _facts(self) -> Facts:
-        return Facts(
+    def _facts(self) -> rules.Facts:
+        return rules.Facts(
             slices=[each for slices in self._slices.values() for each in slices.values()],
             unseen=self._unlisted,
             probes={target: it.result for target, it in self._probes.items() if it.result},
@@ -352,8 +352,7 @@ class Watcher:
 
     def _publish(self) -> None:
         facts, before = self._facts(), self.control_planes
-        read = all(hook.control_plane in self._policies for hook in self._hooks)
-        planes = ControlPlanes(
+        planes = rules.ControlPlanes(
             injectors=rules.evaluate(self._hooks, facts, root=self._root),
             hooks=self._hooks,
             policies={plane: policy for plane, policy in self._policies.items() if policy},
@@ -362,7 +361,8 @@ class Watcher:
                 for hook in self._hooks
                 if hook.target in facts.probes
             },
-            known=before.known or (self._probed and read),
+            known=before.known
+            or (self._probed and all(hook.control_plane in self._policies for hook in self._hooks)),
         )
         if planes == before:
             return
@@ -378,11 +378,11 @@ class Watcher:
                 else Since(state, today)
                 for name, state in states.items()
             }
-            _report(before if before.known else ControlPlanes(), planes)
+            _report(before if before.known else rules.ControlPlanes(), planes)
         self._changed(planes)
 
 
-def _report(before: ControlPlanes, planes: ControlPlanes) -> None:
+def _report(before: rules.ControlPlanes, planes: rules.ControlPlanes) -> None:
     """Log each new state, and a new capability once it is known."""
     logged = {injector.configuration: injector.state for injector in before.injectors}
     for injector in planes.injectors:
@@ -429,8 +429,8 @@ def _service(target: ClientConfig) -> Service | None:
 async def read_policy(
     client: Client,
     plane: ControlPlane,
-    known: InjectionPolicy | None,
-) -> InjectionPolicy | None:
+    known: injection.InjectionPolicy | None,
+) -> injection.InjectionPolicy | None:
     """Read the policy of an istiod; None if it is unknown, as that of one behind a URL is.
 
     The last one, ``known``, stays while there is no answer or no text that can be read, as istiod's
@@ -458,14 +458,14 @@ async def read_policy(
     return policy
 
 
-async def away(client: Client, planes: ControlPlanes) -> str:
+async def away(client: Client, planes: rules.ControlPlanes) -> str:
     """Which injectors have no istiod, by their Services, for people; empty if none is known to."""
     slices = list[EndpointSlice]()
-    for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
-        try:
+    try:
+        for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
             slices += await read_slices(client, service)
-        except UNREAD:
-            return ""
+    except UNREAD:
+        return ""
     return "; ".join(
         f"{each.configuration}: {each.why}"
         for each in rules.evaluate(planes.hooks, rules.Facts(slices=slices))
@@ -473,7 +473,7 @@ async def away(client: Client, planes: ControlPlanes) -> str:
     )
 
 
-async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
+async def survey(client: Client) -> tuple[rules.ControlPlanes, tuple[str, ...]]:
     """Read webhooks and injection policies once, as `audit` does, and say what cannot be read.
 
     Raises:
@@ -488,12 +488,12 @@ async def survey(client: Client) -> tuple[ControlPlanes, tuple[str, ...]]:
             kept.configuration,
         )
     except UNREAD as error:  # One that cannot be read may be Istio's.
-        return ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)
-    hooks, gaps = hooks_of(configurations), list[str]()
-    policy_of: dict[ControlPlane, InjectionPolicy] = {}
+        return rules.ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)
+    hooks, gaps = injection.hooks_of(configurations), list[str]()
+    policy_of: dict[ControlPlane, injection.InjectionPolicy] = {}
     for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
         if policy := await read_policy(client, plane, None):
             policy_of[plane] = policy
         else:
             gaps.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
-    return ControlPlanes(hooks=hooks, policies=policy_of, known=True), tuple(gaps)
+    return rules.ControlPlanes(hooks=hooks, policies=policy_of, known=True), tuple(gaps)

@@ -27,7 +27,6 @@ import yaml
 
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
-from istio_aux.kube.exec_plugin import Credential, supported
 from istio_aux.model.text import UNDECODABLE, one_line
 
 _log = logging.getLogger(__name__)
@@ -252,7 +251,7 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
         raise AccessError(
             f'{named}: {said}: "{name}": expected one of: {", ".join(contexts) or "none"}'
         )
-    context = supported(contexts[name].value, _Context, contexts[name].where)
+    context = exec_plugin.supported(contexts[name].value, _Context, contexts[name].where)
     clusters = _entries(files, "cluster")
     users = _entries(files, "user")
     if context.cluster not in clusters:
@@ -288,7 +287,7 @@ def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry
 
 
 def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
-    cluster = supported(of_cluster.value, _Cluster, of_cluster.where)
+    cluster = exec_plugin.supported(of_cluster.value, _Cluster, of_cluster.where)
     if not cluster.server.startswith(("https://", "http://")):
         raise AccessError(f'{of_cluster.where}: server: "{cluster.server}": expected an https URL')
     files: list[Path] = []
@@ -304,7 +303,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
             _load_certificate(tls, of_user.path, certificate, key)
         return tls
 
-    user = supported(of_user.value, _User, of_user.where)
+    user = exec_plugin.supported(of_user.value, _User, of_user.where)
     certified = bool(user.client_certificate_data or user.client_certificate)
     if certified != bool(user.client_key_data or user.client_key):
         # Without it, we would be anonymous.
@@ -327,7 +326,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     )
 
     @functools.lru_cache(maxsize=1)
-    def access_with(credential: Credential) -> Access:
+    def access_with(credential: exec_plugin.Credential) -> Access:
         certificate = credential.client_certificate_data
         key = credential.client_key_data
         pair = (certificate.encode(), key.encode()) if certificate and key else None
@@ -379,8 +378,10 @@ def _direct(server: SplitResult, exceptions: str) -> bool:
             with suppress(ValueError):
                 if address in ip_network(entry, strict=False):
                     return True
-    names = {"no": ",".join(entry.removeprefix("*") for entry in entries)}
-    return _bypassed(f"{host}:{port}", names)
+    return _bypassed(
+        f"{host}:{port}",
+        {"no": ",".join(entry.removeprefix("*") for entry in entries)},
+    )
 
 
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:

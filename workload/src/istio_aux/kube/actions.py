@@ -56,17 +56,6 @@ class Node(Struct, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
-class _Served(Struct, frozen=True):
-    kind: str = ""
-    name: str = ""
-
-
-class _ServedList(Struct, frozen=True):
-    """What an API serves."""
-
-    resources: tuple[_Served, ...] | None = None
-
-
 class _ResponseKind(Struct, frozen=True):
     kind: str = ""
 
@@ -111,10 +100,6 @@ class ServedType(msgspec.Struct, frozen=True):
         """Group and version, as in ``apiVersion``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def is_of(self, owner: OwnerReference) -> bool:
-        """Whether the owner is of this type, in any version."""
-        return (owners.group(owner), owner.kind) == (self.group, self.kind)
-
 
 class _AccessStatus(Struct, frozen=True):
     allowed: bool = False
@@ -155,15 +140,6 @@ async def read_job(client: Client, namespace: str, owner: OwnerReference) -> own
         client, object_path(owner.api_version, "jobs", namespace, owner.name), owners.Job
     )
     return stored if stored and stored.metadata.uid == owner.uid else None
-
-
-async def served(client: Client, api: str) -> dict[str, str]:
-    """Return the plural name of each kind in an API; empty if the API is not served."""
-    group = await read(client, _api_path(api), _ServedList)
-    # A subresource has a slash in its name.
-    return {
-        each.kind: each.name for each in (group and group.resources) or () if "/" not in each.name
-    }
 
 
 # One answer for all groups; from Kubernetes 1.27 on (KEP-3352).
@@ -337,7 +313,7 @@ async def allowed(client: Client, right: Right) -> bool:
     """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
     api = "authorization.k8s.io/v1"
-    body = await client.post(
+    answer = await client.post(
         collection(api, "selfsubjectaccessreviews"),
         msgspec.json.encode(
             {
@@ -356,7 +332,7 @@ async def allowed(client: Client, right: Right) -> bool:
             }
         ),
     )
-    return decoded(body, _AccessReview).status.allowed
+    return decoded(answer, _AccessReview).status.allowed
 
 
 def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:

@@ -321,8 +321,7 @@ def _authorization(access: Access) -> dict[str, str]:
     token = access.token()
     if token and not token.isprintable():
         raise AccessError("token: expected text without control characters")
-    bearer = {"Authorization": f"Bearer {token}"} if token else {}
-    return {**access.headers, **bearer}
+    return {**access.headers, **({"Authorization": f"Bearer {token}"} if token else {})}
 
 
 def _no_connection(error: aiohttp.ClientError) -> str:

@@ -160,10 +160,9 @@ class Events:
                 await self._client.post(path, body)
             self._refused = ""
         except KubeError as error:
-            if isinstance(error, ApiError) and error.reason == "AlreadyExists":
-                return
+            known = isinstance(error, ApiError) and error.reason == "AlreadyExists"
             # Log each new error once: a missing permission would fill the log.
-            if str(error) != self._refused:
+            if not known and str(error) != self._refused:
                 self._refused = str(error)
                 _log.warning("Event not sent: %s", error, extra={"event": "event-refused"})
 

@@ -51,15 +51,6 @@ class Channels:
         if len(frame) > 1 and (buffer := self._received.get(frame[0])) is not None:
             buffer += frame[1 : 1 + OUTPUT - len(buffer)]
 
-    @property
-    def finished(self) -> bool:
-        """Whether the result is complete."""
-        raise NotImplementedError
-
-    def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
-        """Return what arrived; ``early`` says why the connection ended early, if it did."""
-        raise NotImplementedError
-
 
 _STDOUT = 1
 _STDERR = 2
@@ -74,11 +65,14 @@ class ExecChannels(Channels):
 
     @property
     def finished(self) -> bool:
-        """Whether the Status has arrived."""
+        """Whether the result is complete: the Status has arrived."""
         return bool(self._received[_ERROR])
 
     def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
-        """Return the exit code, and the reason or the output."""
+        """Return the exit code, and the reason or the output.
+
+        ``early`` says why the connection ended early, if it did.
+        """
         body = self._received[_ERROR]
         code, error = _verdict(bytes(body)) if body else (None, early)
         output = self._received[_STDERR] or self._received[_STDOUT]
@@ -280,7 +274,7 @@ async def _ask(
 async def stream(
     client: Client,
     path: str,
-    channels: Channels,
+    channels: ExecChannels | ForwardChannels,
     deadline: float,
     *,
     params: Params,
@@ -315,7 +309,9 @@ async def stream(
         return channels.result(str(error), sent=error.code == 0 or error.code >= 500)
 
 
-async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> str:
+async def _listen(
+    socket: aiohttp.ClientWebSocketResponse, channels: ExecChannels | ForwardChannels
+) -> str:
     """Read until ``channels`` are finished; returns why not, or nothing."""
     frames = size = 0
     while not channels.finished:

@@ -50,7 +50,6 @@ class Handler(Protocol[T_contra]):
 
     def apply(self, resource: T_contra) -> None:
         """The object exists and looks like this."""
-        ...
 
     def delete(self, key: Key, last: T_contra | None, /) -> None:
         """The object is gone, or has left the selection: the two look alike.
@@ -58,7 +57,6 @@ class Handler(Protocol[T_contra]):
         ``last`` is the object in the DELETED event, as it was before it left (apiserver cacher.go);
         None if a list no longer has it, or if it cannot be decoded.
         """
-        ...
 
 
 class Collection(dict[Key, T]):

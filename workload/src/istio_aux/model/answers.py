@@ -154,8 +154,7 @@ class Sidecars(msgspec.Struct, frozen=True):
         if not self.pods:
             return "no pod of the selected namespaces has a sidecar"
         (pods, has) = ("", "has") if self.pods == 1 else ("s", "have")
-        spaces = self.namespaces
-        where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
+        where = f"{self.namespaces} namespace{'' if self.namespaces == 1 else 's'}"
         return f"{self.pods} pod{pods} in {where} {still}{has} a sidecar"
 
 

@@ -160,11 +160,10 @@ def _policy(pod: Pod) -> str:
     """
     if pod.restart_policy != "Never" or api_of(controller(pod.metadata)) is not BATCH:
         return ""
-    injected = {PROXY, *ISTIOS_INIT}
     own = [
         each.name
         for each in (*pod.init_containers, *pod.containers)
-        if each.name not in injected and not known(each)
+        if each.name not in {PROXY, *ISTIOS_INIT} and not known(each)
     ]
     on = {"operator": "In", "values": [NOT_SET_UP]}
     rules = [

@@ -105,8 +105,7 @@ def configuration(found: Configuration) -> Configuration:
         )
         for it, bundle in zip(ours, bundles, strict=True)
     )
-    rest = size(webhooks) - size(bundles)
-    if rest > MOST_OF_ISTIO or size([*same]) > MOST_OF_CA:
+    if size(webhooks) - size(bundles) > MOST_OF_ISTIO or size([*same]) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
     return Configuration(metadata=meta, webhooks=webhooks)
 

@@ -167,11 +167,10 @@ def counts_exits(policy: PodFailurePolicy | None) -> bool:
 
     The one of istio-validation alone is no sidecar's: see `failed`.
     """
-    codes = (rule.on_exit_codes for rule in (policy and policy.rules) or ())
     return any(
-        (each.get("operator"), each.get("values")) != ("In", [NOT_SET_UP])
-        for each in codes
-        if each is not None and not each.get("containerName")
+        (codes.get("operator"), codes.get("values")) != ("In", [NOT_SET_UP])
+        for rule in (policy and policy.rules) or ()
+        if (codes := rule.on_exit_codes) is not None and not codes.get("containerName")
     )
 
 

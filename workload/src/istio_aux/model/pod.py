@@ -315,10 +315,13 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
     @property
     def proxy_config(self) -> str:
         """The ProxyConfig that the injector leaves in a variable of Istio's proxy, or empty."""
-        variables = (
-            each for proxy in self.containers if proxy.name == PROXY for each in proxy.env or ()
+        written = (
+            each.value
+            for proxy in self.containers
+            if proxy.name == PROXY
+            for each in proxy.env or ()
+            if each.name == "PROXY_CONFIG"
         )
-        written = (each.value for each in variables if each.name == "PROXY_CONFIG")
         return next(filter(None, written), "")
 
     @property
@@ -433,8 +436,10 @@ def _unquoted(metadata: object) -> Iterator[str]:
     for what in ("label", "annotation"):
         for key, value in _map(_map(metadata).get(f"{what}s")).items():
             if isinstance(value, bool | int | float):
-                shown = msgspec.json.encode(value).decode()
-                yield f"{what} {key}: {shown} is no text: put it in quotes"
+                yield (
+                    f"{what} {key}: {msgspec.json.encode(value).decode()} is no text:"
+                    " put it in quotes"
+                )
 
 
 def _map(value: object) -> dict[str, Any]:

@@ -257,8 +257,12 @@ def _read(resources: msgspec.Raw) -> Counter[str]:
 
 def _with_requests(found: Counter[str]) -> Counter[str]:
     """Where there is only a limit, that is the request, too (k8s@1.36 SetDefaults_Pod)."""
-    limits = {name.replace("limits.", "requests."): found[name] for name in found}
-    return Counter({**limits, **found})
+    return Counter(
+        {
+            **{name.replace("limits.", "requests."): found[name] for name in found},
+            **found,
+        }
+    )
 
 
 def _rounded(amounts: Counter[str]) -> Requests:

@@ -65,6 +65,11 @@ def _without_others(text: str) -> str:
 
 def said(container: Container) -> str:
     """The name, command and variables of a container."""
-    words = (container.name, *(container.command or ()), *(container.args or ()))
-    variables = (f"{variable.name}={variable.value}" for variable in container.env or ())
-    return "\n".join((*words, *variables))
+    return "\n".join(
+        (
+            container.name,
+            *(container.command or ()),
+            *(container.args or ()),
+            *(f"{variable.name}={variable.value}" for variable in container.env or ()),
+        )
+    )

@@ -170,15 +170,20 @@ class LabelSelector(Struct, frozen=True):
 
 def convert(selector: LabelSelector) -> Selector:
     """Convert the API's object (apimachinery LabelSelectorAsSelector); see `Requirement`."""
-    named = [
+    named = {
         Requirement(key, Operator.IN, (value,))
         for key, value in (selector.match_labels or {}).items()
-    ]
-    others = [
-        Requirement(it.key, _operator(it), tuple(sorted({*(it.values or ())})))
-        for it in selector.match_expressions or ()
-    ]
-    return Selector(tuple(sorted({*named, *others})))
+    }
+    return Selector(
+        tuple(
+            sorted(
+                named.union(
+                    Requirement(it.key, _operator(it), tuple(sorted({*(it.values or ())})))
+                    for it in selector.match_expressions or ()
+                )
+            )
+        )
+    )
 
 
 def _operator(found: _Expression) -> Operator:

@@ -90,14 +90,13 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
             pod = {"metadata": _map(template, "metadata"), "spec": {**_map(template, "spec")}}
             pod["spec"].update(_restarts(group, parent, pod["spec"]))
         if pod:
-            words = filter(None, (name, *(each.lower() for each in names), "*"))
             pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 **pod,
                 "metadata": {
                     **pod["metadata"],
-                    "name": "-".join(words),
+                    "name": "-".join(filter(None, (name, *map(str.lower, names), "*"))),
                     "namespace": metadata.get("namespace"),
                 },
             }

@@ -182,8 +182,7 @@ class QuitController:
                 yield
             if trouble := state.trouble(scope, now):
                 found.append(trouble)
-                held = state.decision.stage == "held"
-                counts["held" if held else trouble[0]] += scope.leading
+                counts["held" if state.decision.stage == "held" else trouble[0]] += scope.leading
                 if scope.leading and trouble[1].requests:
                     by = trouble[1].by if trouble[0] != "stuck" else ()
                     kept[PROXY if not by or PROXY in by else "other"] += trouble[1].requests

@@ -266,8 +266,11 @@ class PodFacts:
             return gone_by
         if not (self.initializing or self.holding):
             return self.payload_ended
-        exits = (self.pod.exits.get(each.name) for each in self.pod.init_containers)
-        ended = (each.finished_at for each in exits if each and each.exit_code == 0)
+        ended = (
+            exited.finished_at
+            for each in self.pod.init_containers
+            if (exited := self.pod.exits.get(each.name)) and exited.exit_code == 0
+        )
         return max(filter(None, map(zoned, (self.pod.status.start_time, *ended))), default=None)
 
     @property

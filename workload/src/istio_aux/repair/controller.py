@@ -39,7 +39,6 @@ from istio_aux.repair.ambient import Asking
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
-from istio_aux.repair.rollout import IDLE, Defer, Failure, Next, RolloutLimits, Sidecar, Stop
 from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
 from istio_aux.tasks import end_tasks
@@ -69,7 +68,7 @@ class RepairController:
         policy: RepairPolicy,
         going: Collection[str] = (),
         options: PodOptions | None = None,
-        limits: RolloutLimits | None = None,
+        limits: rollout.RolloutLimits | None = None,
         clock: Clock = system_clock,
         restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
         leadership: Leadership,
@@ -79,7 +78,7 @@ class RepairController:
         No pod is restarted in those that are ``going``. ``leadership`` stores `failed` and
         `replaced` for the next leader.
         """
-        self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
+        self._client, self._now, self._limits = client, clock, limits or rollout.RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self.store = PodStore(
@@ -106,7 +105,7 @@ class RepairController:
         telemetry.gauge(
             "unmeshed_pods",
             "Pods that should be in the mesh and are not.",
-        ).set_function(lambda: self.store.count(Sidecar.MISSING) if self._leading else 0)
+        ).set_function(lambda: self.store.count(rollout.Sidecar.MISSING) if self._leading else 0)
         leadership.follow(self.lead)
 
     def lead(self, leading: bool) -> None:
@@ -178,18 +177,21 @@ class RepairController:
             and captures.until is None
             and not (self.store.undecided or self.store.changed or self._tasks)
             and all(
-                isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
+                isinstance(owner.step, rollout.Stop)
+                or (self._left == 0 and not owner.rollout.replacing)
                 for owner in self._active
             )
         )
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        return whole(oldest(pod for pod in self.store.find(Sidecar.MISSING) if pod.replica.restart))
+        return whole(
+            oldest(pod for pod in self.store.find(rollout.Sidecar.MISSING) if pod.replica.restart)
+        )
 
     def unmeshed(self, limit: int | None = None) -> Work[list[Unmeshed]]:
         """The pods that should have a sidecar and have none, the oldest first."""
-        return oldest(self.store.find(Sidecar.MISSING), limit)
+        return oldest(self.store.find(rollout.Sidecar.MISSING), limit)
 
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
@@ -259,16 +261,16 @@ class RepairController:
             self._leave(owner)
             return
         self._active[owner] = None
-        if isinstance(step, Next) and owner.waiting is None:
+        if isinstance(step, rollout.Next) and owner.waiting is None:
             owner.waiting = now.monotonic
-        if not isinstance(step, Stop):
+        if not isinstance(step, rollout.Stop):
             owner.reported = False
         elif self._leading and not owner.reported:
             owner.reported = True
             shows = [
                 pod.key
                 for pod in owner.pods
-                if pod.sidecar is Sidecar.MISSING and step.uid in {"", pod.key.uid}
+                if pod.sidecar is rollout.Sidecar.MISSING and step.uid in {"", pod.key.uid}
             ]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
 
@@ -280,12 +282,12 @@ class RepairController:
             owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
             owner.announced = True
             # The leader that saw the failure has reported it.
-            owner.reported = owner.reported or isinstance(left, Failure)
+            owner.reported = owner.reported or isinstance(left, rollout.Failure)
 
     def _leave(self, owner: PodOwner) -> None:
         self._active.pop(owner, None)
         owner.step = None
-        owner.rollout = IDLE
+        owner.rollout = rollout.IDLE
         owner.waiting = None
         owner.reported = False
         self.store.forget(owner)
@@ -296,7 +298,7 @@ class RepairController:
         waiting = {
             owner.key: (owner, owner.step.pod)
             for owner in self._active
-            if isinstance(owner.step, Next) and owner not in self._tasks
+            if isinstance(owner.step, rollout.Next) and owner not in self._tasks
         }
         begun = {
             owner.key: owner.rollout.replacing.since
@@ -341,7 +343,7 @@ class RepairController:
         until = {
             owner: owner.step.until
             for owner in self._active
-            if isinstance(owner.step, Defer | Stop) and owner.step.until is not None
+            if isinstance(owner.step, rollout.Defer | rollout.Stop) and owner.step.until is not None
         }
         with contextlib.suppress(TimeoutError):
             times = filter(None, (*until.values(), self.store.captures.until))
@@ -456,12 +458,11 @@ class RepairController:
                 f"{key}={value}" for key, value in labels.items() if key not in owners.EACH_ITS_OWN
             ),
         }
-        path = actions.collection("v1", "pods", owner.namespace)
         for _ in range(actions.READS):
             begun = now()
             pods = await actions.list_kept(
                 self._client,
-                path,
+                actions.collection("v1", "pods", owner.namespace),
                 Pod,
                 selection,
                 Candidate.sibling,
@@ -480,7 +481,7 @@ class RepairController:
         """Record why a pod was not restarted, and store it unless something newer is known."""
         why = str(error)
         replacing = owner.rollout.replacing
-        unmeshed = self.store.pods.get(pod.key) is pod and pod.sidecar is Sidecar.MISSING
+        unmeshed = self.store.pods.get(pod.key) is pod and pod.sidecar is rollout.Sidecar.MISSING
         action = pod.action if isinstance(pod.action, Restart | ReportUnmeshed) else None
         self._recorder.refused(pod.key, why, action if unmeshed else None, changed=error.changed)
         if replacing and replacing.old.uid == pod.key.uid:

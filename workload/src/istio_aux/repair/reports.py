@@ -79,12 +79,13 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
-    new = Wish(
-        namespace=asking.namespace,
-        labels={LABEL: asking.name},
-        around=store.namespaces.get(asking.namespace, {}),
+    expectation = store.expect(
+        Wish(
+            namespace=asking.namespace,
+            labels={LABEL: asking.name},
+            around=store.namespaces.get(asking.namespace, {}),
+        ).admitted(store.applications)
     )
-    expectation = store.expect(new.admitted(store.applications))
     live = expectation.expected
     why = expectation.reason
     if live:

@@ -331,8 +331,14 @@ def restored(
         return msgspec.structs.replace(
             rollout, replacing=msgspec.structs.replace(own, since=now.monotonic, sent=True)
         )
-    known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
-    return msgspec.structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
+    return msgspec.structs.replace(
+        rollout,
+        replacing=Replacement(
+            left,
+            now.monotonic,
+            frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created)),
+        ),
+    )
 
 
 def observed(

@@ -65,9 +65,11 @@ class Recalled:
         now = self._now()
         for key, created in failed.items():
             failure = rollout.recalled(created, now, self._limits)
-            known = self._failures.get(key)
-            if known is None or known.created < failure.created:
-                self._failures[key] = failure
+            self._failures[key] = max(
+                self._failures.get(key, failure),
+                failure,
+                key=lambda each: each.created,
+            )
         newest = sorted(self.failures.items(), key=lambda item: (item[1].created, item[0]))
         self._failures = dict(newest[-FAILED:])
         self._replaced = dict(replaced)
