@@ -41,16 +41,6 @@ OWNED = [kind for kind in of_charm.OWNED if "MutatingAdmission" not in kind.__na
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
-def kinds_served(client: lightkube.Client) -> list[type[Any]]:
-    """The kinds that the API server serves, and can list already."""
-    kinds: list[type[Any]] = []
-    for kind in of_charm.OWNED:
-        with contextlib.suppress(ReconcileError):
-            if of_charm.owned(client, kind, {}, "default") is not None:
-                kinds.append(kind)
-    return kinds
-
-
 @pytest.fixture
 def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Values:
     """Every object that an application can own, in a model of its own, and no unit."""

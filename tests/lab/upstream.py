@@ -89,16 +89,6 @@ def install(cluster: Cluster, namespace: str, *documents: Iterable[Document]) ->
             apply(client, each)
 
 
-def definition(group: str, version: str, plural: str, kind: str) -> Document:
-    """A CustomResourceDefinition of which nothing is known: projects' own have 10,000 lines."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    served = {"name": version, "served": True, "storage": True, "schema": schema}
-    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
-    spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [served]}
-    metadata = {"name": f"{plural}.{group}"}
-    return {"kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
-
-
 def await_served(make: Callable[[], object], what: str) -> None:
     """Return when a controller and its webhook take an object. Raises TimeoutError."""
     # lightkube has no ApiError for a kind that is not served yet.

@@ -106,18 +106,10 @@ class ScriptedKubelet:
         listener = Listener(container, path, exit_code)
         self._pods.get(_uid(pod)).listeners[port] = listener
 
-    def linger(self, pod: Pod) -> None:
-        """From now on the pod's deletion does not end: its containers ignore the signal."""
-        self._pods.get(_uid(pod)).lingers = True
-
     def misbehave(self, pod: Pod, behaviour: Misbehaviour, *, via: Via | None = None) -> None:
         """From now on requests for this pod's proxy go wrong, with ``via`` those of this way."""
         record = self._pods.get(_uid(pod))
         record.misbehaviour, record.misbehaves_via = MISBEHAVIOURS[behaviour], via
-
-    def release(self, pod: Pod) -> None:
-        """End the deletion of a pod that lingers."""
-        self._call(self._pods.release(self._pods.get(_uid(pod))))
 
     def restart(self, pod: Pod, container: str) -> None:
         """Start the next run of a container, or its first one if it waits."""

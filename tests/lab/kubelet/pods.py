@@ -81,12 +81,8 @@ class Pods:
                 self._records.pop(uid, None)
                 continue
             record = self._records.get(uid) or await self._take_in(pod)
-            if "deletionTimestamp" in pod["metadata"] and not record.lingers:
+            if "deletionTimestamp" in pod["metadata"]:
                 await self._finalise(record)
-
-    async def release(self, record: Record) -> None:
-        record.lingers = False
-        await self._finalise(record)
 
     async def _take_in(self, pod: Object) -> Record:
         third, fourth = divmod(next(self._addresses), 250)

@@ -164,7 +164,6 @@ class Record:
     phase: str = "Pending"
     started_at: str = dataclasses.field(default_factory=now)
     transitions: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-    lingers: bool = False
     misbehaviour: Behaviour | None = None
     misbehaves_via: Via | None = None
     listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
