@@ -11,6 +11,5 @@ the same `store` over HTTP. `faults` says what goes wrong, `properties` what mus
 `play` which faults a violation needs, `breaks` that the properties bite.
 
 `deaths` has a unit die at each request of a run without faults. `exhaustive` visits every state of
-a smaller world: the quit of one pod (`onepod`), or the restart of one controller's (`onerestart`,
-`restarters`).
+a smaller world: the quit of one pod (`onepod`).
 """

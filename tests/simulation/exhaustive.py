@@ -1,25 +1,21 @@
-"""Every order of events around the quit of one pod, or the restart of the pods of one controller.
+"""Every order of events around the quit of one pod.
 
-A breadth-first search over the states of `onepod` and `onerestart`: the truth, what watches have
-delivered of it, the tasks of units with their requests under way, and who leads. The decisions are
-the product's. Each state is visited once. One that breaks a property is told as the shortest story
-to it.
+A breadth-first search over the states of `onepod`: the truth, what the watch has delivered of it,
+the task of the unit with its request under way, and who leads. The decisions are the product's.
+Each state is visited once. One that breaks a property is told as the shortest story to it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 
-from simulation import onerestart, restarters
 from simulation.onepod import RUNGS, Life, Violation, World, begin, settled, steps
-from simulation.onerestart import Rolling
 
 
 class Found(NamedTuple):
@@ -30,30 +26,19 @@ class Found(NamedTuple):
     story: tuple[str, ...] = ()
 
 
-def search(life: Life | Rolling) -> Found:
+def search(life: Life) -> Found:
     """Visit every state, and follow from each what happens if nothing goes wrong any more."""
-    if isinstance(life, Rolling):
-        model = onerestart
-        return _search(model.begin(life), model.identity, restarters.steps, model.settled)
-    return _search(begin(life), identity, steps, settled)
-
-
-def _search(
-    first: Any,
-    identity: Callable[[Any], object],
-    steps: Callable[[Any], Iterable[Any]],
-    settled: Callable[[Any], None],
-) -> Found:
+    first = begin(life)
     came_from: dict[object, tuple[object, str]] = {identity(first): (None, "")}
     calm: dict[object, object] = {}
     waiting_worlds = deque([first])
 
     def story(key: object) -> tuple[str, ...]:
-        steps = list[str]()
+        told = list[str]()
         while key is not None:
             key, what = came_from[key]
-            steps.append(what)
-        return tuple(filter(None, reversed(steps)))
+            told.append(what)
+        return tuple(filter(None, reversed(told)))
 
     while waiting_worlds:
         world = waiting_worlds.popleft()
@@ -142,17 +127,4 @@ LIVES = (
          policy=QuitPolicy(sidecars=sidecars.parse("sql=9091/quit"))),
     Life("a dry run", mode=QuitMode.DRY_RUN),
     Life("a payload that is held", (PROXY, "main"), held=True),
-)  # fmt: skip
-
-ROLLINGS = (
-    Rolling("a ReplicaSet, and a unit dies", deaths=1),
-    Rolling("a StatefulSet, and a unit dies", numbered=True, deaths=1),
-    Rolling("a ReplicaSet, a unit dies, and a request is lost", deaths=1, losses=1),
-    Rolling("a StatefulSet, units die, and requests are lost", numbered=True, deaths=2, losses=2),
-    Rolling("no restart helps, a unit dies, and a request is lost", stubborn=True, deaths=1,
-            losses=1, waits=1),
-    Rolling("a StatefulSet, of which a pod is drained", numbered=True, drains=1, deaths=1),
-    Rolling("a ReplicaSet, and the Lease goes away and comes back", moves=2),
-    Rolling("a StatefulSet, the Lease goes, and a request is lost", numbered=True, moves=1,
-            losses=1, waits=1),
 )  # fmt: skip

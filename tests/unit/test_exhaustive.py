@@ -1,4 +1,4 @@
-"""No order of events around a quit or a restart breaks a promise, and the search finds defects."""
+"""No order of events around a quit breaks a promise, and the search finds defects."""
 
 from __future__ import annotations
 
@@ -17,25 +17,19 @@ from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action
 from istio_aux.quit.state import QuitScope
 from istio_aux.quit.task import End, QuitOutcome, Task
-from istio_aux.repair import rollout
-from istio_aux.repair.rollout import Rollout
-from msgspec import structs
-from simulation.exhaustive import LIVES, ROLLINGS, search
+from simulation.exhaustive import LIVES, search
 from simulation.onepod import Life, report
 
-BY_NAME = {life.name: life for life in (*LIVES, *ROLLINGS)}
+BY_NAME = {life.name: life for life in LIVES}
 ENDS = "a payload that ends"
 FAILS = "a payload that is started again after a failure"
 HELD = "a payload that is held"
 DELETED = "a proxy that crashes, and its pod is deleted"
-DIES = "a ReplicaSet, and a unit dies"
-NUMBERED = "a StatefulSet, and a unit dies"
-STUBBORN = "no restart helps, a unit dies, and a request is lost"
 
 
 # The others have up to 185,000 states each. By day a search of them ends at a defect.
-BY_DAY = {"a proxy that crashes and is started again", "a dry run", DIES, NUMBERED, STUBBORN}
-BY_NIGHT = pytest.mark.nightly("five of these lives, and the small ones of the table")
+BY_DAY = {"a proxy that crashes and is started again", "a dry run"}
+BY_NIGHT = pytest.mark.nightly("two of these lives, and the small ones of the table")
 
 
 @pytest.mark.parametrize(
@@ -102,19 +96,6 @@ def deletes_any_version(_version: str) -> quit_task.Delete:
     return DELETE("")
 
 
-def recalls_nothing(found: Rollout, *_: object) -> Rollout:
-    return found
-
-
-def recalls_what_is_over(*of: Any) -> rollout.Failure:
-    return structs.replace(RECALLED(*of), until=0.0)
-
-
-def replaces_at_once(found: Rollout, *rest: Any) -> rollout.Step | None:
-    return NEXT(structs.replace(found, replacing=None, held={}), *rest)
-
-
-NEXT, RECALLED = rollout.next_step, rollout.recalled
 AWAKE, DELETE = Task.awake, quit_task.Delete
 
 
@@ -139,18 +120,6 @@ DEFECTS = [
     pytest.param(
         DELETED, "quit.task.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
-    ),
-    pytest.param(
-        DIES, "repair.rollout.restored", recalls_nothing,
-        "two pods are replaced at once", id="what the Lease says is not recalled",
-    ),
-    pytest.param(
-        STUBBORN, "repair.rollout.recalled", recalls_what_is_over,
-        "a restart that did not help is repeated", id="a failure is not recalled",
-    ),
-    pytest.param(
-        NUMBERED, "repair.rollout.next_step", replaces_at_once,
-        "it evicts a pod beside one that ends, or is not Ready", id="a replacement is not awaited",
     ),
 ]  # fmt: skip
 
