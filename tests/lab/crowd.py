@@ -31,14 +31,12 @@ class Kind:
         count: how many pods.
         labels: of the pods.
         budgets: specs of PodDisruptionBudgets, without their selectors.
-        grace: their terminationGracePeriodSeconds.
     """
 
     owner: str
     count: int
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     budgets: tuple[dict[str, Any], ...] = ()
-    grace: int = 1
 
 
 class Keeper:
@@ -94,7 +92,7 @@ class Keeper:
 def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
     labels = {KEPT: name, **kind.labels}
     container = {"name": "main", "image": images.BUSYBOX}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": kind.grace}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
     template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": spec}
     selector: dict[str, Any] = {"matchLabels": {KEPT: name}}
     details: dict[str, Any] = {"template": template, "selector": selector}

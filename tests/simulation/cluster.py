@@ -60,11 +60,11 @@ _NATIVE = {"name": "native", "restartPolicy": "Always"}
 class Cluster:
     """Everything that there is, and who acts at the moment."""
 
-    def __init__(self, world: World, *, units: int, nodes: int = 3) -> None:
+    def __init__(self, world: World, *, units: int) -> None:
         self.world = world
         self.server = ApiServer(world)
         self.network = Network(world)
-        self.nodes = Nodes(world, self.server, nodes)
+        self.nodes = Nodes(world, self.server, 3)
         self.judge = Judge(self)
         self.nodes.told = self.judge.told
         self.owners: dict[str, Owner] = {}
