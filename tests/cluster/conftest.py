@@ -109,6 +109,12 @@ def scene(
 
 
 @pytest.fixture
+def alone(client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str) -> Scene:
+    """A new namespace, and no workload that could free its pods."""
+    return Scene(client, kubelet, namespace, namespace)
+
+
+@pytest.fixture
 def selected(scene: Scene, workload: Workload) -> Scene:
     """A new namespace that the workload serves."""
     workload.select(scene.namespace)

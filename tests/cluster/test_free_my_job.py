@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import lightkube
 import pytest
 import yaml
 from lab import versions
-from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import ask
@@ -23,7 +21,7 @@ from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAcc
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
+from lightkube.resources.core_v1 import Pod, ServiceAccount
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, Role, RoleBinding
 
 DEFAULTS = "judged by the default settings: this account may not list mutatingwebhookconfigurations"
@@ -39,15 +37,6 @@ KUBEFLOW = {
     "kubeflow-view": [(["namespaces", "pods"], LOOK)],
     "kubeflow-edit": [(["namespaces", "pods"], LOOK), (PARTS, LOOK), (["pods", *PARTS], CHANGE)],
 }
-
-
-@pytest.fixture
-def profile(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scene]:
-    """The namespace of a data scientist, which no istio-aux serves."""
-    name = f"profile-{secrets.token_hex(3)}"
-    make_namespace(client, name)
-    yield Scene(client, kubelet, name, name)
-    client.delete(Namespace, name)
 
 
 @pytest.fixture(scope="module")
@@ -86,25 +75,25 @@ def bound(cluster: lab.Cluster, client: lightkube.Client, space: str, role: str)
     return kubeconfig
 
 
-def started(profile: Scene, names: Sequence[str], **what: Any) -> list[Pod]:
+def started(alone: Scene, names: Sequence[str], **what: Any) -> list[Pod]:
     requests = {"resources": {"requests": {"cpu": "500m", "nvidia.com/gpu": "2"},
                               "limits": {"nvidia.com/gpu": "2"}}}  # fmt: skip
-    return [profile.start(name, more={"main": requests}, **what) for name in names]
+    return [alone.start(name, more={"main": requests}, **what) for name in names]
 
 
 def test_a_data_scientist_frees_all_that_hangs_and_nothing_that_works(
-    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, profile: Scene
+    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, alone: Scene
 ):
     """argo-workflows#1282: with exactly the rights of the page, and while no istio-aux is there."""
     [text] = PAGE.read_text().split("```yaml\n")[1:]
     role = Role.from_dict(yaml.safe_load(text.split("```")[0]))
     assert isinstance(role, Role)
-    client.create(role, namespace=profile.namespace)
-    kubeconfig = bound(cluster, client, profile.namespace, "free-my-job")
-    hung = started(profile, [f"hung-{number}" for number in range(HUNG)])
-    at_work = started(profile, [f"works-{number}" for number in range(5)])
-    restarted = started(profile, ["restarted"], restart_policy="OnFailure")
-    uploads = started(profile, ["uploads"], payload=("main", "upload"))
+    client.create(role, namespace=alone.namespace)
+    kubeconfig = bound(cluster, client, alone.namespace, "free-my-job")
+    hung = started(alone, [f"hung-{number}" for number in range(HUNG)])
+    at_work = started(alone, [f"works-{number}" for number in range(5)])
+    restarted = started(alone, ["restarted"], restart_policy="OnFailure")
+    uploads = started(alone, ["uploads"], payload=("main", "upload"))
     for pod in (*hung, *uploads):
         kubelet.finish(pod, "main")
     kubelet.finish(restarted[0], "main", 1)
@@ -114,7 +103,7 @@ def test_a_data_scientist_frees_all_that_hangs_and_nothing_that_works(
     assert (planned.returncode, planned.stderr) == (0, f"{DEFAULTS}\n")
     summary = "would-free: 50 (100 GPUs, 25 CPUs), kept: 1\nnothing is changed yet: add --yes\n"
     assert planned.stdout.endswith(summary)
-    assert {profile.phase(pod) for pod in hung} == {"Running"}
+    assert {alone.phase(pod) for pod in hung} == {"Running"}
 
     done = ask(kubeconfig, "quit", "--yes", "-o", "json")
     assert (done.returncode, done.stderr) == (0, f"{DEFAULTS}\n")
@@ -125,9 +114,9 @@ def test_a_data_scientist_frees_all_that_hangs_and_nothing_that_works(
     assert [(each["name"], each["outcome"]) for each in found if each not in freed] == [
         ("uploads", "kept")
     ]
-    assert {profile.phase(pod) for pod in hung} == {"Succeeded"}
-    assert {profile.proxy_exit_code(pod) for pod in hung} == {0}
-    assert {profile.phase(pod) for pod in working} == {"Running"}
+    assert {alone.phase(pod) for pod in hung} == {"Succeeded"}
+    assert {alone.proxy_exit_code(pod) for pod in hung} == {0}
+    assert {alone.phase(pod) for pod in working} == {"Running"}
     assert [kubelet.execs_of(pod) for pod in working] == [[]] * len(working)
 
 
@@ -139,20 +128,20 @@ def test_who_may_edit_may_free_and_who_may_only_view_is_told_what_is_missing(
     cluster: lab.Cluster,
     client: lightkube.Client,
     kubeflow: None,
-    profile: Scene,
+    alone: Scene,
     *,
     role: str,
     may: bool,
 ):
-    kubeconfig = bound(cluster, client, profile.namespace, role)
-    [hung] = started(profile, ["hung"])
-    profile.kubelet.finish(hung, "main")
+    kubeconfig = bound(cluster, client, alone.namespace, role)
+    [hung] = started(alone, ["hung"])
+    alone.kubelet.finish(hung, "main")
 
     done = ask(kubeconfig, "quit", "hung", "--yes")
 
     why = "this account may not create pods/exec or pods/portforward in namespace"
-    said = "" if may else f"{why} {profile.namespace}\n"
+    said = "" if may else f"{why} {alone.namespace}\n"
     assert (done.returncode, done.stderr) == (int(not may), f"{said}{DEFAULTS}\n")
-    assert profile.phase(hung) == ("Succeeded" if may else "Running")
+    assert alone.phase(hung) == ("Succeeded" if may else "Running")
     if role == "edit" and versions.EVENTS.there:
-        profile.await_event(hung, "ProxyQuit")
+        alone.await_event(hung, "ProxyQuit")

@@ -6,27 +6,21 @@ import json
 import os
 import platform
 import re
-import secrets
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
 import lab
-import lightkube
 import pytest
 from istio_aux.model.names import REPOSITORY
 from lab import tools
-from lab.fixtures import make_namespace
-from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lightkube.resources.core_v1 import Namespace
 
 from tools import cache, interpreters, oci, packages, rock
 from tools.rock import UIDS, Recipe
@@ -55,15 +49,11 @@ def pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def stuck(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[str]:
+@pytest.fixture
+def stuck(alone: Scene) -> str:
     """A namespace with a pod that is stuck."""
-    name = f"packaged-{secrets.token_hex(3)}"
-    make_namespace(client, name)
-    scene = Scene(client, kubelet, name, name)
-    kubelet.finish(scene.start("stuck"), "main")
-    yield name
-    client.delete(Namespace, name)
+    alone.kubelet.finish(alone.start("stuck"), "main")
+    return alone.namespace
 
 
 def run(cluster: lab.Cluster, *argv: object, path: str = "") -> subprocess.CompletedProcess[str]:

@@ -7,24 +7,18 @@ import json
 import os
 import platform
 import re
-import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lab
-import lightkube
 import pytest
 from istio_aux import revision
 from istio_aux.model.names import REPOSITORY
 from lab import tools
-from lab.fixtures import make_namespace
-from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lightkube.resources.core_v1 import Namespace
 
 from tools import interpreters, packages, program, rock
 
@@ -59,14 +53,6 @@ def system(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def scene(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scene]:
-    name = f"bare-{secrets.token_hex(3)}"
-    make_namespace(client, name)
-    yield Scene(client, kubelet, name, name)
-    client.delete(Namespace, name)
-
-
 def ran(*argv: object, **environment: object) -> subprocess.CompletedProcess[str]:
     """What a command says, with this environment alone."""
     given = {"PATH": os.environ["PATH"], **{k: str(v) for k, v in environment.items()}}
@@ -98,19 +84,19 @@ def test_the_program_is_the_checkouts(system: Path, made: Path) -> None:
 
 
 def test_on_a_bare_system_it_finds_and_frees_a_pod_that_hangs(
-    system: Path, cluster: lab.Cluster, kubelet: ScriptedKubelet, scene: Scene
+    system: Path, cluster: lab.Cluster, alone: Scene
 ) -> None:
-    hung, works = scene.start("hung"), scene.start("works")
-    kubelet.finish(hung, "main")
+    hung, works = alone.start("hung"), alone.start("works")
+    alone.kubelet.finish(hung, "main")
     shutil.copy(cluster.kubeconfig, system / "kubeconfig")
 
-    found = inside(system, "/istio-aux", "audit", "-n", scene.namespace)
-    done = inside(system, "/istio-aux", "quit", "-n", scene.namespace, "--yes")
+    found = inside(system, "/istio-aux", "audit", "-n", alone.namespace)
+    done = inside(system, "/istio-aux", "quit", "-n", alone.namespace, "--yes")
 
     assert "pod/hung" in found.stdout, found.stderr
     assert (done.returncode, done.stderr) == (0, "")
-    scene.await_phase(hung, "Succeeded")
-    assert scene.phase(works) == "Running"
+    alone.await_phase(hung, "Succeeded")
+    assert alone.phase(works) == "Running"
 
 
 @pytest.mark.parametrize(
@@ -157,13 +143,13 @@ def test_a_credential_plugin_finds_its_own_libraries_and_not_the_packed_ones(
 
 
 def test_a_link_of_another_name_makes_it_a_plugin_of_kubectl(
-    made: Path, cluster: lab.Cluster, scene: Scene, tmp_path: Path
+    made: Path, cluster: lab.Cluster, alone: Scene, tmp_path: Path
 ) -> None:
     """As krew makes one; kubectl reads `_` as the dash of a command."""
     (tmp_path / "kubectl-istio_aux").symlink_to(made)
     plugin = partial(ran, tools.path("kubectl"), "istio-aux", "audit", PATH=tmp_path)
 
-    said = plugin("-n", scene.namespace, KUBECONFIG=cluster.kubeconfig)
+    said = plugin("-n", alone.namespace, KUBECONFIG=cluster.kubeconfig)
 
     assert (said.returncode, said.stderr) == (0, "")
     assert plugin("--help").stdout.startswith("usage: kubectl istio-aux audit ")

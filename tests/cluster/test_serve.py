@@ -16,7 +16,6 @@ import lab
 import lightkube
 import pytest
 import yaml
-from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import declared, end
 from lab.workload import Workload
@@ -33,13 +32,11 @@ def mortal(cluster: lab.Cluster, tmp_path: Path) -> Iterator[Workload]:
 
 
 @pytest.fixture
-def stage(
-    client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, mortal: Workload
-) -> Scene:
+def stage(alone: Scene, mortal: Workload) -> Scene:
     mortal.start()
     mortal.await_ready()
-    mortal.select(namespace)
-    return Scene(client, kubelet, namespace, namespace)
+    mortal.select(alone.namespace)
+    return alone
 
 
 def ended(mortal: Workload, **settings: str) -> subprocess.CompletedProcess[str]:
