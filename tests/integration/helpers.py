@@ -24,7 +24,6 @@ PROFILE_LABELS = (
     "pipelines.kubeflow.org/enabled=true",
     "serving.kubeflow.org/inferenceservice=enabled",
 )
-SWITCH = "io.datastrophic/istio-aux"
 BUSYBOX = "docker.io/library/busybox:1.36"
 
 

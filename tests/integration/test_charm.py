@@ -8,12 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import jubilant
-import pytest
 from helpers import (
     APP,
     BUSYBOX,
     ISTIO,
-    SWITCH,
     await_active,
     await_state,
     completed,
@@ -55,13 +53,6 @@ def test_the_pods_of_a_profile_are_changed_by_default(juju: jubilant.Juju, profi
     assert is_started(created(profile))
 
 
-def test_a_label_leaves_a_profile_out(juju: jubilant.Juju, profile: str) -> None:
-    kubectl("label", "namespace", profile, f"{SWITCH}=disabled")
-    assert not is_started(created(profile))
-    kubectl("label", "namespace", profile, f"{SWITCH}-")
-    assert is_started(created(profile))
-
-
 def test_pods_of_a_named_application_ask_for_a_sidecar(juju: jubilant.Juju) -> None:
     def asks(name: str) -> bool:
         pod = created(model_of(juju), **{"app.kubernetes.io/name": name})
@@ -74,37 +65,6 @@ def test_pods_of_a_named_application_ask_for_a_sidecar(juju: jubilant.Juju) -> N
     assert not asks("other")
     juju.config(APP, reset="inject-applications")
     await_state(juju, lambda: not asks("asker"))
-
-
-def test_what_is_no_pod_is_not_explained(juju: jubilant.Juju) -> None:
-    with pytest.raises(jubilant.TaskError):
-        juju.run(f"{APP}/0", "explain", {"pod": "no pod"})
-
-
-def test_another_selector_reaches_the_webhook(juju: jubilant.Juju) -> None:
-    wanted = {"key": "team", "operator": "In", "values": ["a", "b"]}
-
-    def selects() -> bool:
-        selectors = [webhook["namespaceSelector"] for webhook in webhooks(juju)]
-        return any(wanted in selector.get("matchExpressions", ()) for selector in selectors)
-
-    juju.config(APP, {"namespace-selectors": "team in (a,b)"})
-    await_state(juju, selects)
-
-    juju.config(APP, reset="namespace-selectors")
-    await_state(juju, lambda: not selects())
-
-
-def test_a_bad_option_blocks_and_leaves_the_webhooks(juju: jubilant.Juju) -> None:
-    before = webhooks(juju)
-
-    juju.config(APP, {"quit": "sometimes"})
-    status = juju.wait(lambda status: jubilant.all_blocked(status, APP))
-
-    assert 'quit: "sometimes"' in message(status)
-    assert webhooks(juju) == before
-    juju.config(APP, reset="quit")
-    await_active(juju)
 
 
 def test_more_units_become_active(juju: jubilant.Juju) -> None:
