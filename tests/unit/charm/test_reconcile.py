@@ -302,14 +302,6 @@ def test_an_event_says_what_it_found_and_the_next_one_has_every_object_in_place(
         assert not unit.wakes
 
 
-def test_changed_settings_restart_the_workload(unit: Unit) -> None:
-    before = unit.container.plan.services["istio-aux"].environment
-
-    unit.configure(log_level="debug")
-
-    assert unit.container.plan.services["istio-aux"].environment != before
-
-
 def test_a_follower_runs_its_workload_and_leaves_the_cluster_to_the_leader(unit: Unit) -> None:
     unit.api.calls.clear()
     for path in list(unit.etc.glob("t*")):

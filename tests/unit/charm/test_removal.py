@@ -159,18 +159,6 @@ def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Un
     assert owners == {path: None if path in inside else [owner] for path in owners}
 
 
-def test_nothing_cluster_wide_is_applied_while_the_namespace_cannot_be_read(
-    new_unit: Unit,
-) -> None:
-    new_unit.api.broken = {"list namespaces"}
-
-    status = new_unit.configure()
-
-    assert status == testing.WaitingStatus("Namespace: Kubernetes API server: etcd is slow")
-    assert new_unit.api.objects
-    assert all("/namespaces/" in path for path in new_unit.api.objects)
-
-
 def test_in_the_model_of_a_controller_everything_is_in_its_namespace(new_unit: Unit) -> None:
     """Juju calls that model `controller`, and its namespace `controller-` and its own name."""
     unit, namespace = new_unit, "controller-lab"
