@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unit.istio import proxyconfig, sidecar
@@ -26,7 +25,7 @@ def answer(
     if reason is None:
         if template.native != "never":
             asked = pod["metadata"].get("annotations") or {}
-            native = sidecar.is_native(asked, native, template.minor)
+            native = sidecar.is_native(asked, native)
         try:
             injected = sidecar.inject(pod, namespace, template, native=native)
         except proxyconfig.InvalidConfigError as error:
@@ -60,18 +59,6 @@ def why_not(pod: Mapping[str, Any], namespace: str) -> str | None:
     if sidecar.STATUS_ANNOTATION in annotations:
         return "left alone: already has a sidecar"
     return None
-
-
-def native_by_default(world: sidecar.World, kubelets: Iterable[str], minor: int = 28) -> bool:
-    """Whether sidecars are native for pods that do not ask (istio DetectNativeSidecar).
-
-    They are when every kubelet is 1.33 or later; no kubelet at all counts as new ones. Before Istio
-    1.27 the admin, who switched it on, has looked at the kubelets.
-    """
-    if world != "default" or minor < 27:
-        return world == "default"
-    versions = (re.match(r"v1\.(\d+)", kubelet) for kubelet in kubelets)
-    return all(match is not None and int(match[1]) >= 33 for match in versions)
 
 
 def diff(old: Any, new: Any, path: str = "") -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A proxy's settings: those of the mesh, and the annotation `proxy.istio.io/config`. Pure."""
+"""A proxy's settings: the annotation `proxy.istio.io/config`. Pure."""
 
 from __future__ import annotations
 
@@ -50,12 +50,6 @@ def parse(text: str) -> dict[str, Any]:
             found = f"cannot unmarshal {_kind(value)} into Go value of type {NAMES[wanted]}"
             raise _invalid(text, f"json: {found}")
     return config
-
-
-def effective(mesh: Mapping[str, Any], annotation: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one proxy (istio EffectiveProxyConfig): the annotation refines the mesh's."""
-    metadata = {**(mesh.get("proxyMetadata") or {}), **(annotation.get("proxyMetadata") or {})}
-    return {**mesh, **annotation, **({"proxyMetadata": metadata} if metadata else {})}
 
 
 def environment(config: Mapping[str, Any]) -> str:
