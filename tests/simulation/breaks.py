@@ -291,7 +291,7 @@ BREAKS = {
     ),
     "a pause does not grow": _break(
         2,
-        "failing lists, missing rights, new settings",
+        "missing rights, new settings",
         "too many requests",
         Backoff,
         "next",

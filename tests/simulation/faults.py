@@ -215,11 +215,6 @@ def _forget(cluster: Cluster, _dice: Random) -> None:
     cluster.server.forget()
 
 
-def _failing_lists(cluster: Cluster, _dice: Random) -> None:
-    """The conversion webhooks of some kinds are gone, for good."""
-    cluster.server.broken |= {"pytorchjobs", "mpijobs", "paddlejobs", "xgboostjobs", "jaxjobs"}
-
-
 def _budgets(cluster: Cluster, dice: Random) -> None:
     """A controller whose pods are not all Ready may lose none."""
     cluster.world.tell("there are PodDisruptionBudgets")
@@ -418,7 +413,6 @@ SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "silent watches": _silence,
     "forgotten versions": _forget,
     "small pages": lambda at, dice: setattr(at.server, "page", dice.choice((2, 3, 5))),
-    "failing lists": _failing_lists,
     "budgets": _budgets,
     "hung node": lambda at, dice: _fail(at, dice, "{} answers no exec", "hung", 20),
     "lost node": _die,

@@ -125,7 +125,6 @@ class Store:
 
     Attributes:
         version: that of the last change.
-        types: kinds by resource and apiVersion, for those who ask what is served.
         page: objects in a page, at most.
         watchers: called with the resource and each change.
     """
@@ -136,7 +135,6 @@ class Store:
     def __init__(self, version: int = 1) -> None:
         self.version = version
         self.objects = defaultdict[str, dict[Name, Stored]](dict)
-        self.types: dict[str, dict[str, str]] = {}
         self.watchers: list[Callable[[str, Change], None]] = []
         self.page = 500
         self._history = defaultdict[str, list[Change]](list)
@@ -236,9 +234,6 @@ class Store:
     def answer(self, method: str, path: str, params: Mapping[str, str], body: bytes) -> bytes:
         """Answer a request that is no watch; raises `ApiError`."""
         to, found = parse(path), msgspec.json.decode(body) if body else {}
-        if not to.resource and to.api in self.types:
-            served = [{"name": name, "kind": kind} for name, kind in self.types[to.api].items()]
-            return msgspec.json.encode({"resources": served})
         match method:
             case _ if not to.resource:
                 raise ApiError(404, "the server could not find the requested resource")
