@@ -1,4 +1,4 @@
-"""The webhook among others: Istio's after it and before it, and one that undoes what it did."""
+"""The webhook among others: one before it, which it reports, and one that undoes what it did."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import lab.istio
 import lab.workload
 import lightkube
 import pytest
-import yaml
 from istio_aux.model.annotations import STARTED_WITH
 from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD
@@ -19,83 +18,14 @@ from lab import creation, meshed
 from lab.hooks import mutating
 from lab.meshed import annotations_of
 from lab.scene import Scene
-from lab.served import Programs, Stages, metric
-from lab.start_cases import HELD, HOLDING
+from lab.served import Programs, metric
+from lab.start_cases import HELD
 from lab.workload import Workload
 from lightkube import codecs
 from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
-
-
-def mesh(stages: Stages, webhook: Workload, revision: str) -> Scene:
-    """A namespace that the webhook serves, and whose pods a revision of Istio injects."""
-    scene = stages(webhook)
-    webhook.await_admission(scene.namespace)
-    labels = {"labels": {"istio.io/rev": revision}}
-    scene.client.patch(Namespace, scene.namespace, {"metadata": labels})
-    pod = meshed.nameless(scene.namespace, sidecar=None)
-    lab.until(
-        lambda: (
-            annotations_of(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision
-        ),
-        what=f"pods of {scene.namespace} to be injected by {revision}",
-    )
-    return scene
-
-
-def shape(pod: Pod) -> list[tuple[str, Any]]:
-    """The containers in their order: name and lifecycle."""
-    assert pod.spec
-    return [(c.name, c.lifecycle and c.lifecycle.to_dict()) for c in pod.spec.containers]
-
-
-def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
-    cluster: lab.Cluster, stages: Stages, webhook: Workload
-):
-    """istio#43074: what an Istio would have done for hold whose configuration sorts before ours.
-
-    It is done once. The API server itself mounts a token into the new container, and calls us again
-    after that.
-    """
-    name = "asm-sidecar-injector"
-    assert name < manifests.webhook_configuration(webhook.name, webhook.model)
-    vendors = lab.istio.install(cluster, "istio-vendor", configuration=name, revision="asm")
-    scene = mesh(stages, webhook, "asm")
-
-    pod = scene.client.create(meshed.pod(scene.namespace, "late", sidecar=None))
-
-    assert shape(pod) == [("istio-proxy", HOLDING["lifecycle"]), ("main", None)]
-    assert annotations_of(pod)[STARTED_WITH] == "hold"
-    assert yaml.safe_load(annotations_of(pod)[CONFIG]) == {HOLD: True}
-    assert webhook.reviewed(f"{scene.namespace}/late") == ["moved", "unchanged"]
-    vendors.remove()
-
-
-HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
-
-
-def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
-    cluster: lab.Cluster, stages: Stages, webhook: Workload
-):
-    """`global.proxy.lifecycle` leaves of hold only the order; the annotation says what was
-    asked for.
-
-    istio#37541.
-    """
-    istio = lab.istio.install(cluster, revision="lifecycle", lifecycle=HOOKS)
-    scene = mesh(stages, webhook, "lifecycle")
-
-    pod = scene.client.create(meshed.pod(scene.namespace, "lifecycle", sidecar=None))
-
-    assert shape(pod) == [("istio-proxy", HOOKS), ("main", None)]
-    assert annotations_of(pod)[STARTED_WITH] == "hold"
-    reviews = [x for x in webhook.lines() if x["message"] == f"{scene.namespace}/lifecycle"]
-    assert reviews[-1]["outcome"] == "unchanged"
-    assert "hold has no effect" in reviews[-1]["reason"]
-    istio.remove()
 
 
 def await_told(workload: Workload, *names: str) -> None:
@@ -207,7 +137,8 @@ def test_what_a_later_webhook_changes_is_looked_at_again(
     pod = ask(cluster, served, change)
 
     assert annotations_of(pod.pod) == made
-    assert ("agent" in dict(shape(pod.pod))) is (change == "contain")
+    assert pod.pod.spec
+    assert ("agent" in {c.name for c in pod.pod.spec.containers}) is (change == "contain")
     ours = manifests.webhook_configuration(webhook.name, webhook.model)
     calls = {k: json.loads(v) for k, v in pod.audit(cluster).items() if k.startswith("mutation.")}
     mine = {key: call for key, call in calls.items() if call["configuration"] == ours}

@@ -212,7 +212,6 @@ def install(
     configuration: str | None = None,
     revision: str = "default",
     native: World = "never",
-    lifecycle: Mapping[str, Any] | None = None,
     resources: Mapping[str, Mapping[str, str]] | None = None,
     tags: Sequence[str] = (),
     shell: bool = False,
@@ -226,7 +225,6 @@ def install(
         configuration: the name of the configuration that does the work, if not Istio's own.
         revision: which of several Istios, by the label `istio.io/rev`.
         native: when its sidecars are native; by default never, for tests of hold and quit.
-        lifecycle: the hooks of its proxies, in place of Istio's own.
         resources: of its proxies, in place of Istio's own.
         tags: further names of the revision, for the label `istio.io/rev`.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
@@ -234,8 +232,7 @@ def install(
     if cluster.level == "node":
         cluster.load(images.proxyv2(shell=shell))
     istio = Istio(cluster, namespace, revision, native, writes_ca=writes_ca)
-    proxy = {"lifecycle": lifecycle, "resources": resources}
-    chosen = {name: value for name, value in proxy.items() if value}
+    chosen = {"resources": resources} if resources else {}
     istio.documents = [*_documents(istio, configuration, chosen, tags, shell=shell)]
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))

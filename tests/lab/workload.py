@@ -250,10 +250,6 @@ class Workload:
             settings={**self._settings, "applications": config.as_file(self.inject)},
         )
 
-    def reviewed(self, pod: str) -> list[str]:
-        """The outcomes of its reviews of the pod ``namespace/name``, from its log."""
-        return [line["outcome"] for line in self.lines() if line["message"] == pod]
-
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.process.log.read_text().splitlines()]
 
