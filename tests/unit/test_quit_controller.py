@@ -253,57 +253,44 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
         assert [request for request in world.api.requests if "/pods/" in request] == []
 
 
-async def test_a_pod_that_is_held_although_it_could_be_native_says_so_once() -> None:
-    """Its native proxy of an older Istio says nothing: there the request had no effect."""
-    why = {"istio-aux.io/not-native": "the payload ends the proxy itself: scuttle"}
+WHY = "the payload ends the proxy itself: scuttle"
+NOTED = {"main": RUNNING, "annotations": {"istio-aux.io/not-native": WHY}}
+CUT_OFF = {
+    "main": RUNNING, "deleting": True, "gone_by": datetime.now(UTC).isoformat(), "grace": 120,
+}  # fmt: skip
+KEPT_BY_NODE = "IA0125: the pod is kept by node unknown: the pod is being deleted since "
+
+
+@pytest.mark.parametrize(
+    ("told", "quiet", "reason", "begin", "end"),
+    [
+        (NOTED, [{"native": True}], "HeldNotNative", "IA0110: ", f"native: {WHY}"),
+        (CUT_OFF, [{"main": exited(0)}, {"native": True}, {"grace": 30}], "NetworkLost",
+         "IA0108: deleted, and not finished: main (running); a classic proxy exits 5 s", ""),
+        ({"proxy": ENDED, "deleting": True}, [], "PodHeld", KEPT_BY_NODE,
+         "; the node does not finish"),
+        ({"proxy": ENDED, "deleting": True, "native": True}, [], "PodHeld", KEPT_BY_NODE, ""),
+    ],
+    ids=["it is held although it could be native", "it loses the network while it is deleted",
+         "it does not go", "it does not go and its proxy is native"],
+)  # fmt: skip
+async def test_what_happens_to_a_pod_is_told_once_and_not_of_others(
+    told: dict[str, Any], quiet: list[dict[str, Any]], reason: str, begin: str, end: str
+) -> None:
+    """istio#7136. Where a native proxy is of an older Istio, the request had no effect."""
     async with cluster() as world:
-        for name, native in (("held", False), ("native", True)):
-            for _ in range(2):
-                await world.pod(name, RUNNING, native=native, annotations=why)
-        await until(lambda: world.api.events, "the Event is there")
-        await world.pod("marker", RUNNING, annotations=why)
-        await until(lambda: len(world.api.events) == 2, "what came later is told")
-
-        assert [event["regarding"]["name"] for event in world.api.events] == ["held", "marker"]
-        assert {event["reason"] for event in world.api.events} == {"HeldNotNative"}
-        note = world.api.events[0]["note"]
-        assert (note[:7], note.endswith("native: " + why["istio-aux.io/not-native"])) == (
-            "IA0110:", True,
-        )  # fmt: skip
-
-
-async def test_a_pod_that_loses_the_network_while_it_is_deleted_says_so_once() -> None:
-    """istio#7136: not one whose payload has ended, whose proxy is native, or with little time."""
-    deleted: dict[str, Any] = {"deleting": True, "gone_by": datetime.now(UTC).isoformat()}
-    async with cluster() as world:
-        await world.pod("ended", **deleted, grace=120)
-        await world.pod("native", RUNNING, native=True, **deleted, grace=120)
-        await world.pod("short", RUNNING, **deleted, grace=30)
+        for number, change in enumerate(quiet):
+            await world.pod(f"quiet-{number}", **told | change)
         for _ in range(2):
-            await world.pod("lost", RUNNING, **deleted, grace=120)
-        await world.pod("marker", RUNNING, **deleted, grace=120)
+            await world.pod("job", **told)
+        await until(lambda: world.api.events, "the Event is there")
+        await world.pod("marker", **told)
         await until(lambda: len(world.api.events) == 2, "what came later is told")
 
-        assert [event["regarding"]["name"] for event in world.api.events] == ["lost", "marker"]
-        assert world.reasons() == ["NetworkLost", "NetworkLost"]
-        note = "deleted, and not finished: main (running); a classic proxy exits 5 s after SIGTERM"
-        assert world.api.events[0]["note"].startswith(f"IA0108: {note}")
-
-
-async def test_a_pod_that_does_not_go_says_so_once() -> None:
-    """Also where it was deleted while no process ran, and whatever its proxy is."""
-    async with cluster() as world:
-        for name, native in (("classic", False), ("native", True)):
-            for _ in range(2):
-                await world.pod(name, proxy=ENDED, native=native, deleting=True)
-        await until(lambda: len(world.api.events) == 2, "the Events are there")
-        await world.pod("marker", deleting=True)
-        await until(lambda: len(world.api.events) == 3, "what came later is told")
-
-        assert world.reasons() == ["PodHeld"] * 3
-        note = "IA0125: the pod is kept by node unknown: the pod is being deleted since "
-        assert all(event["note"].startswith(note) for event in world.api.events)
-        assert world.api.events[0]["note"].endswith("; the node does not finish")
+        assert [event["regarding"]["name"] for event in world.api.events] == ["job", "marker"]
+        assert world.reasons() == [reason] * 2
+        note = world.api.events[0]["note"]
+        assert (note[: len(begin)], note.endswith(end)) == (begin, True)
         assert world.api.execs == []
 
 
