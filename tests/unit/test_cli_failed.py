@@ -1,19 +1,25 @@
-"""Commands about pods that failed because of their mesh, and about Jobs without pods."""
+"""Commands about pods that failed because of their mesh, are held, or do not go, and about none."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from aiohttp import web
+from istio_aux.cli import cluster
 from istio_aux.cli.page import page
 from istio_aux.model.names import EVENT_CONTROLLER
 from unit.apiserver import ApiServer
 from unit.injecting import ENABLED
-from unit.rules.pods import RUNNING, document, exited
-from unit.screens import Ask, Run, audited, install, objects, put_pod
+from unit.rules.pods import RUNNING, State, document, exited
+from unit.rules.test_hold import NEW
+from unit.screens import Ask, Run, ask, audited, install, objects, put_pod, run
 from unit.test_cli_unmeshed import Istio
+from unit.test_quit_held import fields
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "backup", "uid": "j", "controller": True}
 
@@ -234,3 +240,213 @@ def test_a_native_sidecar_of_a_file_is_not_said_to_hold(
     [answer] = objects(shown)
     assert answer["reason"].startswith("istio-proxy is a native sidecar")
     assert answer.get("start") == start
+
+
+# `audit` and `explain` of pods whose payload is held, and of those whose hold gave up.
+
+
+ISTIOD = {
+    "name": "namespace.sidecar-injector.istio.io",
+    "clientConfig": {
+        "service": {"namespace": "istio-system", "name": "istiod"},
+        "caBundle": "Y",
+        "url": None,
+    },
+    "rules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    ],
+}
+AWAY = "istio-sidecar-injector: its caBundle holds no certificate that can be read"
+WAITS = "the payload waits for istio-proxy since 08:16:29Z, until 08:21:29Z at most"
+
+
+def held(api: ApiServer, answer: str) -> None:
+    async def says(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.send_bytes(f"\x00HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    api.on_forward = says
+    metadata = {"name": "istio-sidecar-injector", "labels": {"istio.io/rev": "default"}}
+    body = {"metadata": metadata, "webhooks": [ISTIOD]}
+    api.put("mutatingwebhookconfigurations", body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "word", "says"),
+    [
+        ("503 Service Unavailable", "UNSTARTED", f"{WAITS}; the proxy is not ready; {AWAY}"),
+        ("200 OK", "WAIT", f"{WAITS}; the proxy is ready"),
+        ("404 Not Found", "WAIT", f"{WAITS}; not known whether the proxy is ready"),
+    ],
+)
+async def test_a_held_payload_is_a_finding_if_its_proxy_says_that_it_is_not_ready(
+    ask: Any, answer: str, word: str, says: str
+) -> None:
+    """Else the kubelet may pull an image: the status is the same."""
+    async with ApiServer() as api:
+        held(api, answer)
+        await put_pod(api, "job", {"istio-proxy": NEW, "main": NEW}, **fields())
+        explained = await ask(api, "explain", "-n", "training", "pod/job", columns=None)
+        found = await audited(api)
+    assert f"  {word}" in explained.out
+    assert says in explained.out
+    finding = [(each.state, each.code, each.reason) for each in found.findings]
+    assert finding == ([("unstarted", "IA0119", says)] if word == "UNSTARTED" else [])
+
+
+async def test_of_many_held_pods_the_first_are_asked_and_nothing_is_said_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "ASKED", 2)
+    async with ApiServer() as api:
+        held(api, "503 Service Unavailable")
+        for number in range(3):
+            await put_pod(api, f"job-{number}", {"istio-proxy": NEW, "main": NEW}, **fields())
+        found = await audited(api)
+    assert len(found.findings) == len(api.forwards) == 2
+
+
+async def test_a_held_pod_that_is_deleted_does_not_need_its_proxy(ask: Any) -> None:
+    async with ApiServer() as api:
+        await put_pod(api, "job", {"istio-proxy": NEW, "main": NEW}, **fields(deleting=True))
+        explained = await ask(api, "explain", "-n", "training", "pod/job", columns=None)
+        freed = await ask(api, "quit", "-n", "training", "pod/job", columns=None)
+    assert "its payload has never started: the hook of istio-proxy keeps it" in explained.out
+    assert "may still need" not in explained.out
+    assert "would-free" in freed.out
+
+
+LATE: State = {"running": {"startedAt": "2026-11-21T08:16:30Z"}}
+HOOK = 'Exec lifecycle hook ([pilot-agent wait]) for Container "istio-proxy" failed'
+
+
+@pytest.mark.parametrize("uid", ["u-job", "u-another"])
+async def test_of_a_hold_that_gave_up_the_reason_has_what_the_kubelet_says(
+    ask: Any, uid: str
+) -> None:
+    """istio#45627: an Event, if the caller may read it. Without it the status alone shows it."""
+    event = {
+        "metadata": {"name": "e", "namespace": "training"},
+        "involvedObject": {"kind": "Pod", "namespace": "training", "name": "job", "uid": uid},
+        "type": "Warning",
+        "reason": "FailedPostStartHook",
+        "message": HOOK,
+        "lastTimestamp": "2026-11-21T08:16:29Z",
+    }
+    async with ApiServer() as api:
+        api.put("events", event)
+        await put_pod(api, "job", {"istio-proxy": exited(0), "main": LATE})
+        explained = await ask(api, "explain", "-n", "training", "pod/job", columns=None)
+    assert "has had no network from the start" in explained.out
+    assert (f"FailedPostStartHook: {HOOK}" in explained.out) is (uid == "u-job")
+
+
+# A pod that is Terminating for a week: what `audit`, `explain` and `quit` say of it.
+
+
+CASE = Path(__file__).parents[1] / "data/cases/09-terminating-for-a-week.yaml"
+REASON = (
+    "the pod is being deleted since 2026-11-21 01:00Z; as the kubelet last said, every container"
+    " has ended; the node does not finish"
+)
+
+
+async def test_a_pod_that_is_terminating_for_a_week_is_a_holder_like_any_other(ask: Ask) -> None:
+    """istio.io#16748."""
+    async with ApiServer() as api:
+        api.put("pods", yaml.safe_load(CASE.read_text()))
+        table = await ask(api, "audit", columns=None)
+        [found] = objects(await ask(api, "audit", "-o", "json"))
+        holders = await ask(api, "audit", "--holders", columns=None)
+        [explained] = objects(await ask(api, "explain", "team/train-old", "-o", "json"))
+        freed = await ask(api, "quit", "team/train-old", columns=None)
+    assert f"2026-11-21 01:00Z  {REASON}\n" in table.out
+    assert (found["state"], found["code"], found["reason"]) == ("blocked", "IA0125", REASON)
+    assert (found["by"], found["requests"]) == (["node n1"], {"gpus": 8})
+    assert holders.out == "1 pod is kept by node n1 since 2026-11-21 01:00Z: 8 GPUs\n"
+    assert (explained["state"], explained["code"], explained["reason"]) == (
+        "blocked", "IA0125", REASON,
+    )  # fmt: skip
+    assert "kept" in freed.out
+    assert REASON in freed.out
+
+
+def test_a_file_says_the_same(run: Run) -> None:
+    [explained] = objects(run("explain", "-f", str(CASE), "-o", "json"))
+    assert (explained["state"], explained["reason"]) == ("blocked", REASON)
+
+
+# What each command says when it finds nothing or may not look: where it looked, what helps.
+
+
+LOOKING = ("audit", "explain", "quit", "quit --yes", "restart-unmeshed", "restart-unmeshed --yes")
+NAMESPACES = "/api/v1/namespaces"
+
+
+@pytest.mark.parametrize("command", LOOKING)
+@pytest.mark.parametrize(
+    ("where", "path", "answer"),
+    [
+        ("-A", "/api/v1/pods", "all namespaces: give -n NAMESPACE"),
+        ("-n other", f"{NAMESPACES}/other/pods", "namespace other: give another namespace by -n"),
+    ],
+)
+async def test_a_refusal_is_one_line_that_says_what_to_give_and_is_asked_for_once(
+    ask: Ask, command: str, where: str, path: str, answer: str
+) -> None:
+    async with ApiServer() as api:
+        api.refuse(path, 403, "Forbidden", "pods is forbidden: " + 60 * "some ")
+        shown = await ask(api, *command.split(), *where.split())
+    assert (shown.status, shown.out) == (1, "")
+    said = [line for line in shown.err.splitlines() if not line.startswith("judged by")]
+    assert said == [f"this account may not list pods in {answer}"]
+    assert api.requests.count(f"GET {path}") == 1
+
+
+async def test_who_cannot_know_which_pods_lack_a_sidecar_is_told_another_way(ask: Ask) -> None:
+    async with ApiServer() as api:
+        api.refuse(NAMESPACES, 403, "Forbidden", "no")
+        await put_pod(api, "one", {"main": RUNNING}, namespace="team")
+        shown = await ask(api, "restart-unmeshed", "-n", "team")
+    way = (
+        "where the pod of a Job has no sidecar, delete the Job and apply it again, "
+        "as `kubectl replace --force -f` does"
+    )
+    assert (shown.out, shown.err) == ("", f"this account may not list namespaces: {way}\n")
+
+
+async def test_check_says_in_the_same_words_what_the_account_may_not_read(ask: Ask) -> None:
+    async with ApiServer() as api:
+        api.refuse("GET /api/v1/nodes", 403, "Forbidden", "nodes is forbidden: User x cannot")
+        shown = await ask(api, "check", columns=None)
+    [line] = [line for line in shown.out.splitlines() if line.split()[:1] == ["kubernetes"]]
+    assert line.endswith("not known: this account may not list nodes")
+
+
+@pytest.mark.parametrize("command", LOOKING)
+async def test_a_namespace_that_does_not_exist_is_named(ask: Ask, command: str) -> None:
+    """The API server lists no pods of it, as of one that is empty."""
+    async with ApiServer() as api:
+        shown = await ask(api, *command.split(), "-n", "resaerch")
+    assert (shown.status, shown.out) == (1, "")
+    assert "namespace resaerch does not exist\n" in shown.err
+
+
+EVERYWHERE = "; -A looks at all namespaces"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("audit", "no pod hangs or lacks its sidecar in all namespaces (1 looked at)"),
+        ("explain -n empty", f"there is no pod in namespace empty (0 looked at){EVERYWHERE}"),
+        ("quit", f"no pod hangs in namespace default (0 looked at){EVERYWHERE}"),
+    ],
+)
+async def test_nothing_found_says_where_it_looked(ask: Ask, argv: str, said: str) -> None:
+    async with ApiServer() as api:
+        for name in ("default", "empty"):
+            api.put("namespaces", {"metadata": {"name": name}})
+        await put_pod(api, "one", {"main": RUNNING, "istio-proxy": RUNNING}, namespace="team")
+        shown = await ask(api, *argv.split(), columns=None, errors=None)
+    assert shown.status == 0
+    assert said in (shown.out + shown.err).splitlines()
