@@ -82,9 +82,6 @@ class Client:
         """Take no more answers."""
         self._transport.pause_reading()
 
-    def resume(self) -> None:
-        self._transport.resume_reading()
-
     @property
     def tls(self) -> ssl.SSLObject:
         return self._writer.get_extra_info("ssl_object")

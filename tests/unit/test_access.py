@@ -194,17 +194,6 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_relative_paths_start_at_the_folder_of_the_name_that_was_given(tmp_path: Path) -> None:
-    """As kubectl has it: a link to a file elsewhere does not move them. A token file wins."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "token").write_text("here")
-    user = {"token": "written down", "tokenFile": "token"}
-    path = kubeconfig(tmp_path / "elsewhere", user=user)
-    link = tmp_path / "config"
-    link.symlink_to(path)
-    assert access.load(link).token() == "here"
-
-
 def part(folder: Path, **parts: Any) -> Path:
     """A file that has some of what makes a kubeconfig."""
     folder.mkdir()

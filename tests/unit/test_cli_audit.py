@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from aiohttp import web
 from istio_aux.cli import report, terminal
-from istio_aux.cli.installation import NOT_INSTALLED
 from istio_aux.cli.output import Output
 from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit, Finding
@@ -52,28 +51,6 @@ async def fill(api: ApiServer) -> None:
     await put(api, "plain", main=exited(0))
     api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
-
-
-async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        found = await audited(api)
-        assert {request.split()[0] for request in api.requests} == {"GET"}, "nothing is changed"
-    assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
-        ("other", "elsewhere", "stuck", "ignore"),
-        ("training", "blocked", "blocked", "ignore"),
-        ("training", "lost", "lost", "ignore"),
-        ("training", "stuck", "stuck", "ignore"),
-    ]
-    assert {item.left_out for item in found.findings} == {NOT_INSTALLED.why}
-    gpus = [item.requests and item.requests.gpus for item in found.findings]
-    assert gpus == [8, 8, None, 8], "those of a pod that was lost are in use"
-    assert found.pods == 6
-    hours = [item.since and item.since.hour for item in found.findings[1:]]
-    assert hours == [8, 8, 9], "the end of the last finished container; of a lost pod's proxy"
-    assert found.findings[1].by == ("vault",)
-    assert "vault" in found.findings[1].reason
-    assert found.findings[1].containers["vault"].finished is False
 
 
 @pytest.mark.parametrize(
@@ -350,19 +327,6 @@ async def test_a_pod_without_a_node_says_why_who_holds_the_gpus_and_holds_none(a
     assert (kept["reason"], kept["requests"]) == (f"Unschedulable: {why}", {})
 
 
-async def test_audit_looks_at_chosen_pods(ask: Ask) -> None:
-    """-A overrides -n, as for kubectl."""
-    async with ApiServer() as api:
-        await fill(api)
-        body = api.get("pods", "training", "stuck")
-        assert body
-        api.put("pods", {**body, "metadata": body["metadata"] | {"labels": {"app": "a"}}})
-        chosen = await ask(api, "audit", "-o", "json", "-l", "app=a")
-        everywhere = await ask(api, "audit", "-o", "json", "-A", "-n", "training")
-    assert [item["name"] for item in objects(chosen)] == ["stuck"]
-    assert len(objects(everywhere)) == 4
-
-
 async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
     run: Run, tmp_path: Path
 ) -> None:
@@ -403,21 +367,6 @@ async def test_explain_reads_pods_of_the_cluster_by_name(ask: Ask, tmp_path: Pat
     assert 'default/none: 404 NotFound: pods "none" not found\n' in from_default.err
     assert answers(from_default) == [("one", "ignore"), ("two", "ignore")]
     assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
-
-
-async def test_a_pod_of_the_cluster_is_judged_as_of_now(ask: Ask, tmp_path: Path) -> None:
-    """Its grace period counts, unlike that of a pod in a file."""
-    just_now = datetime.now(UTC).isoformat()
-    async with ApiServer() as api:
-        await put(api, "one", "default", main=exited(0, at=just_now), istio_proxy=RUNNING)
-        body: Any = api.get("pods", "default", "one")
-        body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
-        api.put("pods", body)
-        file = tmp_path / "pod.json"
-        file.write_text(json.dumps(body))
-        names = ("one", "-f", str(file), "--config", str(everywhere(tmp_path)))
-        shown = await ask(api, "explain", "-o", "json", *names, columns=None)
-    assert answers(shown) == [("one", "quit"), ("one", "wait")]
 
 
 async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:

@@ -88,13 +88,6 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     assert answer("explain", stdin=PLAIN) == Outcome(0, [shown], [])
 
 
-def test_explain_takes_the_options_of_serve(answer: Answer) -> None:
-    pod = document({"main": exited(0), "vault": RUNNING, "istio-proxy": RUNNING})
-    told = ["--sidecars", "cloud-sql-proxy=quit, vault=ignore"]
-    assert answer("explain", stdin=pod).actions == ["wait"]
-    assert answer("explain", *told, stdin=pod).actions == ["quit"]
-
-
 def test_explain_leaves_out_what_is_ignored_and_says_so(answer: Answer, run: Run) -> None:
     """A pod has several findings: its state, what its author wishes, and its end."""
     pod = document(
@@ -179,14 +172,6 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
     annotations = dict([annotation]) | {"istio-aux.io/started-with": order}
     expected = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
     assert outcome == Outcome(0, [expected], [])
-
-
-def test_mutate_takes_the_options_of_serve(answer: Answer) -> None:
-    spec = {"restartPolicy": "Never", "containers": [{"name": "main"}, {"name": "vault-agent"}]}
-    options = ("--peers", "direct", "--sidecars", "vault-agent=native", "--capability", "native")
-    (made,) = answer("mutate", *options, stdin={**NEW, "spec": spec}).lines
-    assert made["metadata"]["annotations"]["traffic.sidecar.istio.io/includeInboundPorts"] == ""
-    assert made["spec"]["initContainers"] == [{"name": "vault-agent", "restartPolicy": "Always"}]
 
 
 def reviewed(pod: object) -> str:

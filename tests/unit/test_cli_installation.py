@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -155,27 +154,6 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
     assert actions == ([] if command == "audit" and restarted else [action] * 2)
     unknown = "restart rules of containers may or may not be obeyed: this account may not get node"
     assert (shown.err, read) == ("" if version else f"{unknown} node-1\n", 1)
-
-
-async def test_explain_says_which_installation_judges_and_a_file_overrides_it(
-    ask: Ask, tmp_path: Path
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("namespace-selectors: team=a\nlease: shop/ours\n")
-    async with Istio() as api:
-        nobody = await explained(ask, api)
-        await install(api, KUBEFLOW)
-        unselected = await explained(ask, api)
-        by_file = await explained(ask, api, "--config", str(config))
-    (alone,), (left,), (ours,) = map(objects, (nobody, unselected, by_file))
-    assert alone["left_out"] == "istio-aux is not installed in this cluster"
-    assert "installation" not in alone
-    frees = FREE.format(alone["name"])
-    assert [each.get("free") for each in (alone, left, ours)] == [frees, frees, None]
-    assert left["left_out"] == "namespace team is not selected: an admin labels the namespace"
-    assert left["change"] == "kubectl label namespace team io.datastrophic/istio-aux=enabled"
-    assert left["installation"] == "kubeflow/istio-aux"
-    assert (ours["action"], ours["installation"]) == ("quit", "shop/ours")
 
 
 async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_pod(

@@ -58,7 +58,6 @@ POLICY = {
     "data": {"config": "policy: enabled"},
 }
 AS_OF = "judged as of 2026-11-21 09:00:00Z, the newest time given\n"
-NOT_GIVEN = "no mutatingwebhookconfigurations were given"
 
 
 def pod(name: str, states: dict[str, State], **fields: Any) -> dict[str, Any]:
@@ -138,15 +137,6 @@ def test_a_file_has_any_form_that_kubectl_writes(run: Run, tmp_path: Path, form:
     assert (shown.status, states(shown), shown.err) == (0, FOUND, AS_OF)
 
 
-def test_several_files_are_one_cluster(run: Run, tmp_path: Path) -> None:
-    """Of an object that is in both, the last one counts."""
-    for name, items in (("a", [WORKS, *CLUSTER[1:], POLICY]), ("b", [STUCK])):
-        (tmp_path / name).write_text(given(*items))
-    files = ("-f", str(tmp_path / "a"), "-f", str(tmp_path / "b"))
-    shown = run("audit", *files, "-o", "json", columns=None, errors=None)
-    assert (states(shown), shown.err) == (FOUND, AS_OF)
-
-
 def test_without_namespaces_it_is_not_known_who_is_selected_and_injected(run: Run) -> None:
     text = given(STUCK, PLAIN, OURS, ISTIO, POLICY)
     shown = audit(run, text, "-o", "json")
@@ -159,14 +149,6 @@ def test_without_namespaces_it_is_not_known_who_is_selected_and_injected(run: Ru
     assert selected in shown.err
     assert f"{labels} not known\n" in shown.err
     assert "not known whether an installation looks after 1 of these pods" in audit(run, text).out
-
-
-def test_without_webhook_configurations_it_is_not_known_whether_istio_injects(run: Run) -> None:
-    shown = audit(run, given(STUCK, PLAIN, NAMESPACE), "-o", "json")
-    [stuck] = objects(shown)
-    assert (shown.status, stuck["action"], stuck["left_out"]) == (1, "unknown", NOT_GIVEN)
-    why = f"pods that may lack their sidecar: 1: Istio's webhooks are not known; {NOT_GIVEN}"
-    assert f"IA0107: {why}\n" in shown.err
 
 
 def test_without_istios_policy_it_is_not_known_which_pods_it_injects(run: Run) -> None:
@@ -231,14 +213,6 @@ def test_what_only_time_or_a_proxy_decides_is_not_known(run: Run, make: Any, why
     assert (shown.status, shown.out) == (1, "")
     assert f"IA0301: pods that may hang: 1: {why}\n" in shown.err
     assert audit(run, given(*items), "--ignore", "IA0301").status == 0
-
-
-def test_a_container_that_some_kubelets_start_again_is_not_finished(run: Run) -> None:
-    """KEP-5307: a file does not say which version the kubelet has."""
-    body = pod("own", {"main": exited(1, at=EARLY), "istio-proxy": RUNNING}, restart="OnFailure")
-    body["spec"]["containers"][0]["restartPolicy"] = "Never"
-    shown = audit(run, given(body, NAMESPACE, OURS), "-o", "json")
-    assert states(shown) == [("own", "blocked", "wait")]
 
 
 def test_whether_an_ambient_mesh_takes_a_pod_is_not_known_until_it_had_time(run: Run) -> None:

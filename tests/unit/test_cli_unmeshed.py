@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +56,6 @@ LACKING = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
 
 def states(found: Audit) -> dict[str, str]:
     return {item.name: item.state for item in found.findings}
-
-
-async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
-    async with Istio() as api:
-        await api.fill()
-        found = await audited(api)
-    assert states(found) == {**LACKING, "stuck": "stuck"}
-    assert (found.pods, found.unknown) == (7, 0)
-    asks = found.findings[0]
-    assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
-    assert asks.since == datetime.fromisoformat(CREATED)
-    assert 'label sidecar.istio.io/inject: "true"' in asks.reason
 
 
 @pytest.mark.parametrize(
@@ -173,14 +160,6 @@ async def test_explain_agrees_with_audit_and_both_say_how_a_pod_gets_its_sidecar
     assert unknown["reason"].endswith(
         "; if it should, delete the Job and apply it again, as `kubectl replace --force -f` does"
     )
-
-
-async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:
-    async with Istio() as api:
-        api.refuse(f"GET {NAMESPACES}", 403)
-        await api.run_pod("plain")
-        audit = await audited(api)
-    assert (audit.findings, audit.pods, audit.unknown) == ([], 1, 0)
 
 
 class Evicting(Istio, Replacing):

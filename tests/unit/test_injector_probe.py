@@ -232,31 +232,6 @@ async def test_an_api_server_that_is_busy_or_broken_leaves_what_was_known_for_a_
         assert watcher.control_planes.native.capability is U
 
 
-async def test_versions_that_cannot_be_read_now_leave_what_was_known_of_them_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An older node may have come meanwhile."""
-    async with Cluster() as api:
-        api.kubernetes, api.kubelets, api.dry_run = "v1.31.0", ["v1.31.0"], chain(ON_REQUEST)
-        late = api.refuse("/nodes", 429, "", "later")
-        async with watching(api, rhythm=OFTEN) as watcher:
-            api.lead()
-            await until(lambda: "later" in watcher.control_planes.native.why, "it is told")
-            api.faults.clear()
-            await until(lambda: watcher.control_planes.native.capability is N, "they are read")
-            late = api.refuse("/nodes", 429, "", "later")
-            await until(lambda: len(late) > 2, "they are asked for again")
-            assert watcher.control_planes.native.capability is N
-
-            monkeypatch.setattr(probe, "KEPT", 0.0)
-            api.faults.clear()
-            read = len(api.requests)
-            nodes = "GET /api/v1/nodes"
-            await until(lambda: nodes in api.requests[read:], "they are read")
-            api.refuse("/nodes", 429, "", "later")
-            await until(lambda: watcher.control_planes.native.capability is U, "it is not known")
-
-
 @pytest.mark.parametrize("after", [60, None])
 async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses(
     after: int | None,

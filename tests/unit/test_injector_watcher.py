@@ -102,21 +102,6 @@ async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_onc
         assert set(states) == {State.LIVE}
 
 
-async def test_an_endpoint_slice_that_moves_to_another_service_is_not_lost() -> None:
-    """The watch of the Service that it leaves may show that after the watch of the other one."""
-    services = {"istiod": NAME, "canary": "canary"}
-    async with Cluster() as api, watching(api) as watcher:
-        api.lead()
-        labels = {"istio.io/rev": "canary"}
-        api.put("namespaces", {"metadata": {"name": "canary", "labels": labels}})
-        selector = {"matchLabels": labels}
-        api.configure("canary", service="canary", namespaceSelector=selector)
-        for service in ("istiod", "canary") * 3:  # In one of the two directions it comes later.
-            api.publish(service=service)
-            for each, name in services.items():
-                await told(watcher, State.LIVE if each == service else State.NO_SERVICE, name)
-
-
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """First answers have all the time that they need on a busy machine."""

@@ -21,23 +21,10 @@ TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
 MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
-HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 LABEL = "kubectl label{} pod job-x7k2p -n training team=a"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 AUTHOR = f"{WHY}: its author labels the pod"
-
-
-async def test_only_pods_that_it_matches_are_unmeshed() -> None:
-    async with repairing.cluster(policy=REPORT, options=PodOptions(pods=TEAMS)) as world:
-        await world.pod("unlabelled")
-        await world.pod("other", labels=OTHER)
-        await world.pod("matched", labels=MATCHED)
-        await world.known(3)
-        await world.found("matched")
-        await world.pod("other", labels=MATCHED)
-        await world.pod("matched", labels=HANDS_OFF)
-        await world.found("other")
 
 
 async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.cli.installation import Installation
-from istio_aux.model import sidecars
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
-from istio_aux.model.resources import Requests
 from istio_aux.quit.recorder import RESOURCES
 from istio_aux.quit.state import Trouble
 from istio_aux.settings import DEFAULTS
@@ -91,19 +89,6 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
 
 
 # Who acts.
-
-
-async def test_a_process_that_does_not_lead_follows_the_pods() -> None:
-    async with cluster(leading=False) as world:
-        await world.pod("job")
-        await world.pod("torn", main=RUNNING, others={"side": exited(0)}, proxy=ENDED)
-        await world.pod("kept", others={"side": RUNNING})
-        await settled(world, 3)
-        assert (world.told, world.api.events, tasks()) == ([], [], [])
-        assert READ not in world.api.requests
-        assert world.troubled("stuck") == []
-        assert [pod.name for pod in world.troubled("lost")] == ["torn"]
-        assert world.count("istio_aux_lost_pods") == 0
 
 
 async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -193,28 +178,6 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         await until(lambda: len(world.api.events) == 2, "what came later is told")
         assert world.api.events[-1]["regarding"]["name"] == "marker"
         assert world.told == []
-
-
-IGNORING = QuitPolicy(sidecars=sidecars.parse("vault-agent=ignore"))
-
-
-async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells_its_owner() -> (
-    None
-):
-    """`sidecars` frees the proxy. Somebody has to say what holds the pod then."""
-    gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
-    async with cluster(limits=SOON, policy=IGNORING) as world:
-        await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING}, details=gpus)
-        (held,) = await until(lambda: world.troubled("blocked"), "it is known")
-        assert held.by == ("vault-agent",)
-        assert f"{held.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end"
-        assert held.requests == Requests(gpus=8)
-        assert "kept by vault-agent (running; ignored: option sidecars)" in held.reason
-        (event,) = await until(lambda: world.api.events, "the Event")
-        assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
-        assert event["note"].startswith("IA0102: the pod is kept by vault-agent: ")
-        await world.pod("job", proxy=ENDED, others={"vault-agent": ENDED})
-        await until(lambda: world.troubled("blocked") == [], "it is held no more")
 
 
 async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_nothing_is_kept() -> (

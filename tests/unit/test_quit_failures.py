@@ -20,7 +20,7 @@ from istio_aux.quit.controller import KUBELET_KNOWN
 from istio_aux.quit.state import PodState
 from istio_aux.quit.task import Task
 from msgspec.structs import replace
-from unit.apiserver import ApiServer, agent_quits, proxy_quits, text
+from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import Late, descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
@@ -239,25 +239,6 @@ async def recreate(world: World) -> None:
     """Make a pod of the same name, whose payload runs."""
     world.api.remove("pods", "training", "job")
     await world.pod("job", main=RUNNING)
-
-
-async def test_a_pod_that_was_read_long_ago_is_read_again_before_an_exec() -> None:
-    """The answer took a second and a half, and the pod was replaced on its way."""
-    clock = Late()
-    async with cluster(clock=clock) as world:
-
-        async def slow(request: web.Request) -> web.StreamResponse | None:
-            if request.path != POD:
-                return None
-            old = world.api.get("pods", "training", "job")
-            await recreate(world)
-            clock.seconds += 1.5
-            return web.Response(body=text(old or {}), content_type="application/json")
-
-        world.api.faults.append(slow)
-        await world.pod("job")
-        await world.ended("gone")
-        assert world.told == []
 
 
 async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> None:

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from msgspec.structs import replace
-from unit.apiserver import ApiServer, proxy_quits
+from unit.apiserver import proxy_quits
 from unit.asynchronous import until
-from unit.quitting import ENDED, FAST, JOB, World, at_work, cluster, nobody_listens
+from unit.quitting import ENDED, FAST, JOB, World, cluster
 from unit.rules.pods import RUNNING, exited, statuses
 from unit.rules.test_hold import INIT, NEW, OURS, SET_UP
 
@@ -140,15 +140,6 @@ async def test_a_dry_run_only_says_that_it_would_end_a_held_pod_that_is_deleted(
         assert [each.reason[: len(LEFT)] for each in world.troubled("would quit")] == [LEFT]
 
 
-async def test_a_held_pod_that_cannot_be_ended_is_told_with_both_reasons() -> None:
-    async with cluster(limits=SLOW) as world:
-        world.api.on_exec = world.api.on_forward = nobody_listens
-        await hold(world, deleting=True)
-        (stuck,) = await until(lambda: world.troubled("stuck"), "it is stuck")
-        assert stuck.code == "IA0119"
-        assert f"; {LEFT}: the hook of istio-proxy keeps it" in stuck.reason
-
-
 # Pods whose proxy is dead while their payload may run: shown, told, deleted if it is wanted.
 
 
@@ -184,19 +175,6 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed()
         assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
         assert not gone(world)
         assert world.told == []
-
-
-async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
-    def told() -> list[str]:
-        return sorted(event["regarding"]["name"] for event in api.events)
-
-    async with ApiServer() as api:
-        for process in ("first", "second"):
-            async with at_work(api, limits=LOST_SOON) as world:
-                await torn(world)
-                await world.pod(process, main=RUNNING, proxy=ENDED, owners=[JOB])
-                await until(lambda: process in told(), "what came later is told")  # noqa: B023 - at once
-        assert told() == ["first", "job", "second"]
 
 
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:

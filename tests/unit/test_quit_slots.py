@@ -89,21 +89,6 @@ def test_a_pod_that_answers_is_attempted_in_the_promised_time_whatever_hangs(
     assert max(found.values()) <= PROMISED
 
 
-def test_a_free_slot_goes_to_the_namespace_that_has_used_the_least() -> None:
-    async def play() -> None:
-        slots, order = Slots(1, LIMITS.slot), list[str]()
-
-        async def attempt(namespace: str, node: str) -> None:
-            async with slots.take(namespace, node):
-                order.append(namespace)
-                await asyncio.sleep(10)
-
-        await asyncio.gather(*map(attempt, ("hung", "hung", "team"), ("x", "y", "y")))
-        assert order == ["hung", "team", "hung"]
-
-    in_virtual_time(play)
-
-
 def test_those_that_stop_waiting_leave_nothing() -> None:
     """Whether they are stopped before or after it is their turn."""
 

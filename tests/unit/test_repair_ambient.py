@@ -120,13 +120,3 @@ async def test_a_pod_is_replaced_while_cni_and_ztunnel_of_its_node_are_ready() -
         await world.found()
         ((pod, note),) = await until(lambda: world.events("RestartedForSidecar"), "that is told")
         assert (pod, note.partition(":")[0]) == ("out", "restarted, so that it is captured")
-
-
-async def test_a_restart_that_does_not_help_is_not_repeated() -> None:
-    async with mesh() as (world, api):
-        api.agents("istio-cni", "ztunnel")
-        api.injects = False
-        put(world, "out")
-        await until(lambda: world.restarts("stopped") == 1, "it is given up")
-        assert world.api.evictions == ["out"]
-        assert "is not in the mesh either" in world.unmeshed["new-1"]

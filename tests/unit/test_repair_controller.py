@@ -132,16 +132,6 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         assert world.api.evictions == ["web"]
 
 
-async def test_repair_is_not_finished_while_decisions_are_out_of_date() -> None:
-    async with cluster(leading=False) as world:
-        await world.pod("web")
-        await world.found("web")
-        await until(lambda: world.repair.finished, "all is decided")
-        world.repair.store.invalidate("shop")
-        assert not world.repair.finished
-        await until(lambda: world.repair.finished, "all is decided again")
-
-
 # Applications that ask for sidecars, and the file that names them.
 
 NAME = "app.kubernetes.io/name"
@@ -158,20 +148,6 @@ def ask(world: World, text: str = "bank/web") -> None:
     """In a namespace of which Istio injects only pods that ask for it."""
     world.namespaces.setdefault("bank", {})
     world.repair.store.set_applications(parse(text)[0])
-
-
-async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar() -> None:
-    async with cluster(policy=REPORT) as world:
-        await world.pod("web-0", namespace="bank", labels=WEB)
-        await world.pod("db-0", namespace="bank", labels={NAME: "db"})
-        await world.pod("out-0", namespace="bank", labels={**WEB, INJECT: "false"})
-        await world.known(3)
-        ask(world)
-        await world.found("web-0")
-        ask(world, "bank/*")
-        await world.found("web-0", "db-0")
-        ask(world, "")
-        await world.found()
 
 
 async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar() -> None:
@@ -191,17 +167,6 @@ async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
         assert world.api.evictions == ["other", "web-0"]
         assert world.api.dry_runs
         assert all(pod["metadata"]["labels"] == WEB for pod in world.api.dry_runs)
-
-
-async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> None:
-    """The right to create pods in a dry run may be missing."""
-    async with cluster() as world:
-        ask(world)
-        world.api.refuse("/namespaces/bank/pods", 403, "Forbidden", "no right")
-        await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
-        why = "not known whether a new pod would get a sidecar: 403 Forbidden: no right"
-        await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
-        assert world.api.evictions == []
 
 
 async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:

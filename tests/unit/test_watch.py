@@ -282,13 +282,3 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
         api.put("pods", pod("a", phase="Running", uid=a.uid))
         await until(lambda: seen.phases == {"a": "Running"}, "what comes then is told, too")
     assert "went back" in caplog.text
-
-
-async def test_after_a_stream_has_brought_an_older_version_everything_is_delivered_again() -> None:
-    async with faulty() as api:
-        api.put("pods", pod("a"))
-        older = line("MODIFIED", pod("b", resourceVersion="1"))
-        api.faults.append(on_watch(lambda request: stream(request, older)))
-        async with watching(api) as (seen, _):
-            await until(lambda: seen.told == ["+a", "+b", "+a", "-b"], "all is delivered again")
-            assert seen.restarts == ["went-back"]

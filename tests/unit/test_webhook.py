@@ -126,18 +126,6 @@ async def test_jobs_that_pods_of_one_namespace_name_delay_no_pod_of_another(
         await asyncio.gather(*flood)
 
 
-async def test_the_path_says_what_a_pod_is_reviewed_for() -> None:
-    async with serving() as hook, hook.client() as client:
-        for kind in (JSON, "content-TYPE: Application/JSON; charset=utf-8"):
-            await client.ask(post(review(), kind=kind))
-            answer = await client.ask(post(review(), path="/inject?timeout=3s", kind=kind))
-            op, _ = json.loads(base64.b64decode(answer.response["patch"]))
-            label = {"sidecar.istio.io/inject": "true"}
-            assert (op["path"], op["value"]) == ("/metadata/labels", label)
-    assert (hook.reviews("hold"), hook.reviews("labelled")) == (2, 2)
-    assert hook.metric("istio_aux_admission_seconds_count") == 4
-
-
 async def test_each_of_many_pipelined_reviews_logs_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logging_to(path.open("wb")):
@@ -220,18 +208,6 @@ async def test_only_json_is_accepted_and_at_two_paths(
     assert answer.body.decode().endswith(f": expected {expected}\n")
 
 
-async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning() -> None:
-    """All other reviews would wait for it; etcd stores 1.5 MB of a pod."""
-    pod = {"metadata": {"annotations": {"note": "x" * (3 << 20)}}}
-    async with serving() as hook:
-        answer = await hook.ask(post(review(**pod)))
-    assert (answer.status, answer.response["uid"]) == (200, "u-1")
-    assert answer.response["allowed"] is True
-    assert "patch" not in answer.response
-    assert "2097152 are looked at" in answer.response["warnings"][0]
-    assert hook.held == 0
-
-
 # HTTP/1.1, byte by byte.
 
 HEAD = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\n".encode()
@@ -296,15 +272,6 @@ async def test_while_draining_each_answer_closes_its_connection() -> None:
             assert (answer.status, answer.headers["Connection"]) == (200, "close")
             assert await client.closed()
         await until(lambda: hook.ended("drain"), "it is gone")
-
-
-async def test_while_draining_new_connections_are_accepted_and_idle_ones_stay() -> None:
-    """An API server learns later than we do that this endpoint ends (kubernetes#127335)."""
-    async with serving() as hook, hook.client() as client:
-        await client.ask(post(review()))
-        hook.webhook.drain()
-        assert (await hook.ask(post(review()))).status == 200
-        assert (await client.ask(post(review()))).status == 200
 
 
 async def test_a_review_that_crosses_the_close_gets_503_with_retry_after() -> None:

@@ -127,19 +127,6 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == set(asked)
 
 
-async def test_who_holds_a_pod_is_told_once_it_lasts() -> None:
-    """argo-workflows#1282, kubernetes#25908: most containers end a little apart."""
-    clock = Late()
-    async with ApiServer() as api, at_work(api, clock) as wired:
-        api.put("namespaces", {"metadata": {"name": "training", "labels": OURS}})
-        pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
-        api.put("pods", pod)
-        await until(lambda: whole(wired.status()).blocked_pods, "it is blocked")
-        assert whole(wired.status()).holders == []
-        clock.seconds = DEFAULTS.quit_limits.blocked_after
-        assert [held.by for held in whole(wired.status()).holders] == [("upload",)]
-
-
 async def test_a_pod_that_does_not_go_is_held_from_five_minutes_past_its_grace_period_on() -> None:
     """istio.io#16748. No event of the watch says that it is late."""
     clock = Late()

@@ -27,7 +27,6 @@ from istio_aux.injector.rules import (
     NativeCheck,
     Probe,
     evaluate,
-    obstacle,
 )
 from istio_aux.model import pod as pods
 from istio_aux.model.answers import State
@@ -41,7 +40,6 @@ from unit.rules.mesh import (
     ORIGINAL,
     REVISED,
     REVISION,
-    TRUE,
     each_webhook,
     edited,
     expected,
@@ -209,11 +207,6 @@ def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) ->
     assert "istio-system/gone" in found.why
 
 
-def test_only_one_that_could_be_live_is_worth_asking() -> None:
-    found = (LIVE, but(probes={}), but(slices=[endpoints("istiod", GONE)]))
-    assert [obstacle(target(ACTIVE), facts) is None for facts in found] == [True, True, False]
-
-
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
 PENDING = (U, "")
 """It has not been found out yet, which is why there is no reason."""
@@ -302,16 +295,6 @@ def test_a_new_pod_starts_by_what_its_own_injector_makes(
     assert (how.capability, how.proxy) == (capability, proxy)
 
 
-def test_a_pod_of_an_injector_that_gives_no_answer_is_not_judged_by_another_one() -> None:
-    hooks = hooks_of([ACTIVE, OTHER])
-    planes = ControlPlanes(
-        injectors=evaluate(hooks, but(probes={target(OTHER): INJECTS})), hooks=hooks, known=True
-    )
-    wishes = [Wish(namespace="a", around=it) for it in (ENABLED, {"istio.io/rev": REVISION})]
-    found = [planes.start(StartPolicy(), wish).capability for wish in wishes]
-    assert found == [Capability.UNKNOWN, Capability.NATIVE]
-
-
 ALL = [recorded(DEFAULT), recorded(ORIGINAL), recorded(REVISED)]
 Namespaces = Mapping[str, Mapping[str, str]]
 PLAIN = {"kubernetes.io/metadata.name": "plain"}
@@ -350,17 +333,6 @@ def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
     pod = pods.convert(json.loads(found.body(native=True)))
     verdict = expected(pod, namespaces[found.namespace], hooks, policies)
     assert (verdict.expected, verdict.configuration) == (True, whom)
-
-
-def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants_it() -> None:
-    """The label decides in namespaces that say nothing; everywhere else the annotation does."""
-
-    def only_by_object(body: dict[str, Any]) -> None:
-        body["webhooks"] = [w for w in body["webhooks"] if w["name"].startswith("object.")]
-
-    found = asked(ISTIOD, {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
-
-    assert found.labels == TRUE
 
 
 @pytest.mark.parametrize(

@@ -404,7 +404,6 @@ def test_what_is_written_is_counted_and_explained() -> None:
 
 HOW = StartPolicy(capability=Capability.NATIVE, sidecars=sidecars.parse(OPTION))
 INJECTED = {"sidecar.istio.io/status": "{}"}
-ASKED = {NATIVE_SIDECAR: "true"}
 
 
 @pytest.mark.parametrize("case", [*CASES, *KEPT_CLASSIC, *RULED], ids=lambda case: case.name)

@@ -272,13 +272,6 @@ def test_a_wall_clock_that_steps_changes_no_duration(step: int) -> None:
     assert late.state.decision.action == "quit"
 
 
-def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
-    """The clock of its node is 10 s behind."""
-    story = Story(pod(main=RUNNING), policy=QuitPolicy(grace=30), due=False)
-    story.watched(pod(), after(1))
-    assert story.state.until == after(31)
-
-
 @pytest.mark.parametrize(
     ("at", "created", "until"),
     [
