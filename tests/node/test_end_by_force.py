@@ -22,7 +22,7 @@ from lab.workloads import TALK, Workload, container
 from lightkube import Client
 from lightkube.resources.core_v1 import Event
 
-pytestmark = pytest.mark.nightly("unit/rules/test_ending.py; a grace period has to pass")
+pytestmark = pytest.mark.nightly("unit/rules/test_quit_blocked.py; a grace period has to pass")
 
 GRACE, WORKS = 60, 30  # Seconds.
 DRAIN = f"terminationDrainDuration: {GRACE}s"

@@ -18,10 +18,12 @@ from istio_aux.repair.rollout import (
     Next,
     Replica,
     Rollout,
+    RolloutLimits,
     Sidecar,
     Step,
     Stop,
     accepted,
+    first_in_line,
     next_step,
     observed,
     recalled,
@@ -32,8 +34,66 @@ from istio_aux.repair.rollout import (
 )
 from msgspec import structs
 from unit.rules.pods import RUNNING
-from unit.rules.restart_story import LIMITS, Story, bare, going, meshed
 from unit.rules.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, unmeshed
+
+LIMITS = RolloutLimits(
+    at_once=2, patience=600.0, unconfirmed=60.0, first_retry=10.0, last_retry=300.0
+)
+
+
+def bare(name: str, uid: str = "", *, ready: bool = True, **more: Any) -> Replica:
+    """A pod without a sidecar that may be restarted."""
+    place = name.removeprefix("web-")
+    details = {"sidecar": Sidecar.MISSING, "restart": True} | more
+    return Replica(
+        name=name,
+        uid=uid or f"old-{name}",
+        ready=ready,
+        ordinal=int(place) if place.isdigit() else None,
+        **details,
+    )
+
+
+def meshed(name: str, uid: str = "", **more: Any) -> Replica:
+    """A pod with a sidecar."""
+    return bare(name, uid or f"new-{name}", sidecar=Sidecar.PRESENT, restart=False, **more)
+
+
+def going(pod: Replica) -> Replica:
+    """The same pod with a deletionTimestamp."""
+    sidecar = Sidecar.PRESENT if pod.sidecar is Sidecar.PRESENT else Sidecar.UNWANTED
+    return structs.replace(pod, sidecar=sidecar, ready=False, deleting=True, restart=False)
+
+
+class Story:
+    """What happens to one controller."""
+
+    def __init__(self, *pods: Replica, wall: float = 1e9) -> None:
+        self.pods, self.rollout = pods, Rollout()
+        self.now = Moment(1000.0, wall)
+        self.gone: dict[str, float] = {}
+
+    @property
+    def next(self) -> Step | None:
+        return next_step(self.rollout, self.pods, self.now, LIMITS)
+
+    def evict(self) -> str:
+        """Do what is next; returns the name of the pod."""
+        found = self.next
+        assert isinstance(found, Next), found
+        self.rollout = started(self.rollout, self.pods, found.pod, self.now)
+        return found.pod.name
+
+    def refuse(self, why: str) -> None:
+        self.rollout = refused(self.rollout, why, self.now, LIMITS)
+
+    def see(self, *pods: Replica, after: float = 1.0) -> Step | None:
+        """Some time later the controller has these pods; returns what is next."""
+        self.now = Moment(self.now.monotonic + after, self.now.wall + after)
+        self.pods = pods
+        self.rollout = observed(self.rollout, pods, self.now, LIMITS, self.gone)
+        return self.next
+
 
 NOW = Moment(1000.0, 1e9)
 DELETED = datetime(2026, 11, 21, 8, 17, tzinfo=UTC).timestamp()
@@ -94,20 +154,6 @@ def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
     assert isinstance(story.see(*pods, going(meshed("new", created=11.0))), Stop)
     story.see(*pods, meshed("new", created=11.0))
     assert story.evict() == "b"
-
-
-def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
-    """It knows when the pod was made that showed it, and nothing else."""
-    story = Story(bare("b"), bare("c", created=10.0), meshed("old", created=5.0), wall=100.0)
-    failed = recalled(datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC), story.now, LIMITS)
-    story.rollout = restored(Rollout(), story.pods, story.now, failed)
-    reason = (
-        "a pod made at 1970-01-01 00:00:10Z, after another was evicted, is not in the mesh either"
-    )
-    stopped = story.see(*story.pods)
-    assert isinstance(stopped, Stop)
-    assert stopped.reason == reason
-    assert isinstance(story.see(*story.pods, meshed("new", created=11.0)), Next)
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 601.0, 1e8])
@@ -307,19 +353,6 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
         assert after.retry_at == retry_at, "a shorter Retry-After, and many refusals"
 
 
-def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:
-    """For as long as the API server may still work on it, nobody can tell."""
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    assert isinstance(story.see(bare("a"), bare("b"), after=59), Defer)
-    assert story.rollout.replacing is not None
-    held = story.see(bare("a"), bare("b"), after=1)
-    reason = "not restarted: a is still there; tried again later"
-    assert held == Defer(reason=reason, until=1070.0)
-    story.see(bare("a"), bare("b"), after=10)
-    assert story.evict() == "a"
-
-
 BROKEN = meshed("web-1", ready=False)
 
 
@@ -470,3 +503,50 @@ def test_the_table_of_a_rollout_s_states_is_true() -> None:
     assert {each for each in happened if each[0] != each[2]} == {
         each for each in table if each[0] != each[2]
     }
+
+
+# Of which controllers a pod is restarted next, when there are many.
+
+
+FIVE = structs.replace(LIMITS, at_once=5, share=3)
+AGO = dict[str, float]
+
+
+def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) -> list[str]:
+    """Which controllers are next, if all this was so many seconds ago."""
+    found = [
+        {key: NOW.monotonic - ago for key, ago in (each or {}).items()}
+        for each in (waiting, begun, served)
+    ]
+    return first_in_line(found[0], found[1], found[2], NOW, FIVE)
+
+
+def test_no_more_than_so_many_are_under_way_at_once() -> None:
+    """A replacement that never comes must not keep all others waiting."""
+    waiting = {f"{name}/1": 1.0 for name in "abcdefg"}
+    assert chosen(waiting) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
+    begun = {f"{name}/1": 1.0 for name in "xyz"}
+    assert chosen(waiting, begun) == ["a/1", "b/1"]
+    assert chosen(waiting, {**begun, "v/1": 1.0, "w/1": 1.0}) == []
+    given_up = {f"{name}/1": 600.0 for name in "vwxyz"}
+    assert chosen(waiting, {**begun, **given_up}) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
+
+
+def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:
+    bad = {f"bad/{number}": 9000.0 for number in range(100)}
+    waiting = {**bad, "good/1": 1.0}
+    assert chosen(waiting) == ["bad/0", "good/1", "bad/1", "bad/10"]
+    begun = {f"bad/{number}": 1.0 for number in range(3)}
+    assert chosen(waiting, begun, {"bad": 1.0}) == ["good/1"]
+
+
+def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
+    """Those that were served since another began to wait come after it."""
+    bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
+    begun = {f"bad-{name}/x": 600.0 for name in range(4)} | {"z/1": 1.0, "z/2": 1.0, "z/3": 1.0}
+    served = {f"bad-{name}": 600.0 - name for name in range(9)}
+    order = chosen({**bad, "good/1": 595.5}, begun, served)
+    assert order == ["bad-0/0", "bad-1/0"]
+    later = {**served, "bad-0": 0.0, "bad-1": 0.0}
+    order = chosen({**bad, "good/1": 598.5}, begun, later)
+    assert order == ["good/1", "bad-2/0"]
