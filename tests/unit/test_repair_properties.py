@@ -163,7 +163,7 @@ PODS = 20_000 if NIGHTLY else 500
 TORCH = [(f"kubeflow.org/{version}", "PyTorchJob") for version in ("v1", "v2")]
 OWNERS = (JOB, REPLICAS, STATEFUL, ("example.com/v1", "Other"), *TORCH)
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
-SPACES = ["shop", "kubeflow", "team"]
+PLACES = ["shop", "kubeflow", "team"]
 NETWORK = "PodReadyToStartContainers"
 
 
@@ -188,7 +188,7 @@ def generated(number: int) -> Pod:
         for api, kind in random.sample(OWNERS, random.choice([0, 1, 1, 1, 1, 2]))
     ]
     document["metadata"] = {
-        **metadata, "name": f"web-{number}", "namespace": random.choice(SPACES),
+        **metadata, "name": f"web-{number}", "namespace": random.choice(PLACES),
         "resourceVersion": "41", "creationTimestamp": "2026-11-21T08:16:26Z",
         "ownerReferences": owners, "annotations": {**wish, **mark, **captured},
         "labels": {
