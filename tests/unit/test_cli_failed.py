@@ -17,7 +17,7 @@ from unit.apiserver import ApiServer
 from unit.injecting import ENABLED
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.rules.test_hold import NEW
-from unit.screens import Ask, Run, ask, audited, install, objects, put_pod, run
+from unit.screens import Ask, Run, audited, install, objects, put_pod
 from unit.test_cli_unmeshed import Istio
 from unit.test_quit_held import fields
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from istio_aux import settings
 from istio_aux.cli.commands import main, parser
 from istio_aux.model.names import EVENT_REASONS
 from istio_aux.repair.rollout import RolloutLimits
@@ -167,36 +166,6 @@ def test_a_command_names_what_there_is(place: str, command: str) -> None:
             assert [each for each in arguments if "/" in each and not is_there(each)] == []
         case _:
             pass
-
-
-# Of other programs: what prose says of them is not about istio-aux.
-OTHERS = {
-    "--api-versions", "--event-ttl", "--exit-zero-on-sigterm", "--force", "--kube-version",
-    "--max-request-bytes", "--quitquitquit", "--service-account-max-token-expiration", "--trust",
-    "service-mesh-mode",
-    "quit-deadline",  # The example of an option that somebody adds.
-}  # fmt: skip
-
-
-@cache
-def flags() -> set[str]:
-    """The flags of the program, and of those for tests and benchmarks."""
-    programs = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
-    named = {flag for each in programs for flag in re.findall(r'"(--[a-z-]+)"', each.read_text())}
-    return named | {*re.findall(r"--[a-z-]+", pages.commands())}
-
-
-@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_flags_and_options_that_prose_names_exist(file: Path) -> None:
-    """`--flag`, `option: value` with its value, and what stands behind the word option."""
-    said = re.sub(r"^ *```.*?^ *```$", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
-    found = set(re.findall(r"`(--[a-z-]+)[^`\n]*`", said)) - flags()
-    for names in re.findall(r"[Oo]ptions? ((?:`[a-z-]+`(?:, | and | or )?)+)", said):
-        found |= set(re.findall(r"[a-z-]{2,}(?=`)", names)) - {*OPTIONS} - {*settings.OPTIONS}
-    assert found - OTHERS == set()
-    for name, value in re.findall(r"`([a-z-]+): ([^`…\s]+)`", said):
-        if name in settings.OPTIONS:
-            settings.OPTIONS[name].read(value)
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))

@@ -180,20 +180,6 @@ def test_a_module_of_the_workload_is_worth_a_file() -> None:
     assert small == {"kube/clock.py"}, "who alone may ask the clocks"
 
 
-def test_every_module_of_the_workload_is_described() -> None:
-    """In ARCHITECTURE.md, or by its name in the docstring or the README of its package."""
-    architecture = (ROOT / "ARCHITECTURE.md").read_text()
-
-    def is_described(path: Path) -> bool:
-        package = ast.get_docstring(ast.parse((path.parent / "__init__.py").read_text())) or ""
-        package += "".join(found.read_text() for found in path.parent.glob("README.md"))
-        named = f"`{path.stem}`" in package or f"`{path.name}`" in package
-        return named or str(path.relative_to(ROOT)) in architecture
-
-    unknown = {str(path.relative_to(WORKLOAD)) for path in modules() if not is_described(path)}
-    assert unknown == set()
-
-
 def test_the_table_of_the_architecture_has_every_module_in_its_layer() -> None:
     """In the order of the contract that `tox -e lint` checks."""
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]

@@ -88,14 +88,26 @@ async def test_an_idle_connection_is_closed_with_503_and_retry_after() -> None:
         await until(lambda: hook.ended("idle"), "it is gone")
 
 
-async def test_bytes_that_are_no_request_do_not_keep_a_connection_open() -> None:
-    """A TLS record of which a byte comes now and then."""
-    async with serving(idle=SHORT, linger=0) as hook:
+@pytest.mark.parametrize(
+    ("limits", "begun", "byte", "reason"),
+    [
+        ({"idle": SHORT, "linger": 0}, b"", b"\x00", "idle"),
+        ({"linger": SHORT}, BEGUN.replace(b"POST", b"PUT"), b" ", "refused"),
+    ],
+    ids=["a TLS record of which a byte comes now and then", "a request that was refused"],
+)
+async def test_a_client_that_never_stops_sending_is_closed(
+    limits: dict[str, float], begun: bytes, byte: bytes, reason: str
+) -> None:
+    async with serving(**limits) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             await client.shake_hands()
-            record = iter(b"\x17\x03\x03\x40\x00" + bytes(16 << 10))
-            while not hook.ended("idle"):
-                await client.flush(bytes([next(record)]))
+            if begun:
+                client.write(begun)
+            else:
+                await client.flush(b"\x17\x03\x03\x40\x00")
+            while not hook.ended(reason):
+                await client.flush(byte)
                 await asyncio.sleep(0.01)
 
 
@@ -228,16 +240,6 @@ async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
             await client.send_on(post(large))
         assert hook.ended("unread") == 1
         assert hook.reviews("hold") < 50
-
-
-async def test_a_refused_client_that_never_stops_sending_is_closed() -> None:
-    async with serving(linger=SHORT) as hook:
-        with closing(Bare(hook.port, hook.trust)) as client:
-            await client.shake_hands()
-            client.write(BEGUN.replace(b"POST", b"PUT"))
-            while not hook.ended("refused"):
-                await client.flush(b" ")
-                await asyncio.sleep(0.01)
 
 
 # What clients cost in memory, and that it is given back.

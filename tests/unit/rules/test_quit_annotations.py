@@ -53,17 +53,28 @@ def waiting_for(pod: Pod, policy: QuitPolicy | None = None) -> Wait:
     return decision
 
 
-@pytest.mark.parametrize("value", ["main", "main,wait", " main , wait ,", "main,,main"])
-def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
-    pod = annotated(quit_after=value)
+UNNAMED = "not named by annotation istio-aux.io/quit-after"
+IGNORED = "annotation istio-aux.io/sidecars"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        *(("quit_after", value, UNNAMED)
+          for value in ("main", "main,wait", " main , wait ,", "main,,main")),
+        # Names of no container are ignored there.
+        *(("sidecars", value, IGNORED) for value in ("dind=ignore", "nobody=native , dind=ignore")),
+    ],
+)  # fmt: skip
+def test_a_container_that_its_author_does_not_wait_for_holds_nothing_up(
+    key: str, value: str, why: str
+) -> None:
+    """kubernetes#25908."""
+    pod = annotated(**{key: value})
     decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
     assert isinstance(decision, Quit), decision
-    dind = verdicts["dind"]
-    assert (dind.role, dind.why) == (
-        "ignored",
-        "running; ignored: not named by annotation istio-aux.io/quit-after",
-    )
-    assert verdicts["main"].role == "payload"
+    assert (verdicts["dind"].role, verdicts["dind"].why) == ("ignored", f"running; ignored: {why}")
+    assert (verdicts["main"].role, verdicts["istio-proxy"].role) == ("payload", "sidecar")
 
 
 @pytest.mark.parametrize("value", ["", " ", ",", " , "])
@@ -100,16 +111,6 @@ def test_more_names_than_are_read_keep_the_proxy(key: str, how: str, names: list
     decision = waiting_for(annotated(DONE, **{key: value}))
     assert "separated by commas, at most 100" in decision.reason
     assert len(decision.reason) < 300
-
-
-@pytest.mark.parametrize("value", ["dind=ignore", "nobody=native , dind=ignore"])
-def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
-    """Names of no container are ignored there (kubernetes#25908)."""
-    pod = annotated(sidecars=value)
-    decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
-    assert isinstance(decision, Quit), decision
-    assert verdicts["dind"].why == "running; ignored: annotation istio-aux.io/sidecars"
-    assert verdicts["istio-proxy"].role == "sidecar"
 
 
 @pytest.mark.parametrize(
@@ -384,11 +385,6 @@ def test_a_program_is_known_by_name_and_image(row: Known) -> None:
     for found in others:
         assert sidecars.known(Container(name=names[0], image=found)) is None, found
     assert sidecars.known(Container(name="main", image=images[0])) is None
-
-
-def test_there_are_the_twenty_best_known() -> None:
-    assert len(KNOWN) > 20
-    assert all(row.source for row in KNOWN)
 
 
 @ROWS
