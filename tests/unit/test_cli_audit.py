@@ -80,6 +80,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
         assert [request for request in api.requests if "pods" in request] == [
             f"GET {path}" for path in reads
         ]
+        assert {request.split()[0] for request in api.requests} <= {"GET"}, "nothing is changed"
     assert [item.name for item in audit.findings] == ["elsewhere"] * found.pods
     assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
 

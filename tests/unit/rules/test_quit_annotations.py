@@ -58,20 +58,22 @@ IGNORED = "annotation istio-aux.io/sidecars"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "why"),
+    ("key", "value", "option", "why"),
     [
-        *(("quit_after", value, UNNAMED)
+        *(("quit_after", value, "", UNNAMED)
           for value in ("main", "main,wait", " main , wait ,", "main,,main")),
         # Names of no container are ignored there.
-        *(("sidecars", value, IGNORED) for value in ("dind=ignore", "nobody=native , dind=ignore")),
+        *(("sidecars", value, "", IGNORED)
+          for value in ("dind=ignore", "nobody=native , dind=ignore")),
+        ("sidecars", "", "dind=ignore", "option sidecars"),
     ],
 )  # fmt: skip
-def test_a_container_that_its_author_does_not_wait_for_holds_nothing_up(
-    key: str, value: str, why: str
+def test_a_container_that_nobody_waits_for_holds_nothing_up(
+    key: str, value: str, option: str, why: str
 ) -> None:
     """kubernetes#25908."""
-    pod = annotated(**{key: value})
-    decision, verdicts = decide(pod), PodFacts(pod, QuitPolicy()).containers
+    pod, policy = annotated(**{key: value}), QuitPolicy(sidecars=parse(option))
+    decision, verdicts = decide(pod, policy), PodFacts(pod, policy).containers
     assert isinstance(decision, Quit), decision
     assert (verdicts["dind"].role, verdicts["dind"].why) == ("ignored", f"running; ignored: {why}")
     assert (verdicts["main"].role, verdicts["istio-proxy"].role) == ("payload", "sidecar")
