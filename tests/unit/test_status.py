@@ -40,10 +40,7 @@ from istio_aux.start import review
 from istio_aux.status import (
     GAP,
     KEY,
-    TEXT,
     Kept,
-    ListedPod,
-    ProcessStatus,
     application,
     page,
     send_notices,

@@ -40,7 +40,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
     snapshot = _Snapshot()
     status = files.answer_each(paths, snapshot.add)
     if not (snapshot.pods or snapshot.bad_pods):
-        if snapshot.left_out or snapshot.labels or snapshot.configurations or snapshot.policies:
+        if snapshot.left_out or snapshot.namespaces or snapshot.configurations or snapshot.policies:
             report.complain("no pods were given")
         return files.BAD_INPUT
     now = snapshot.newest or files.present()
@@ -60,7 +60,7 @@ class _Snapshot:
         self.newest: Moment | None = None
         self.left_out = Counter[str]()  # Objects of other kinds.
         self.pods = dict[Key, Pod]()
-        self.labels = dict[str, Labels]()  # By namespace.
+        self.namespaces = dict[str, Labels]()  # By namespace.
         self.configurations = dict[str, Configuration]()
         self.policies = dict[tuple[str, str], str]()  # By the namespace and name of a ConfigMap.
         self.bad_pods, self.bad_configurations = list[str](), list[str]()
@@ -90,7 +90,7 @@ class _Snapshot:
             self.pods[pod.metadata.key] = pod
         elif kind == _NAMESPACE:
             namespace = msgspec.json.decode(body, type=Namespace)
-            self.labels[namespace.metadata.name] = kept.labels(namespace)
+            self.namespaces[namespace.metadata.name] = kept.labels(namespace)
         elif kind == _CONFIGURATION:
             configuration = msgspec.json.decode(body, type=Configuration)
             self.configurations[configuration.metadata.name] = configuration
@@ -107,16 +107,16 @@ class _Snapshot:
         mesh, unread = self._control_planes()
         for why in self.bad_pods:
             tally.unreadable(why)
-        namespaces = {*self.labels}
+        namespaces = {*self.namespaces}
         if request.selectors is not None:
-            namespaces = {it for it in namespaces if request.selectors.matches(self.labels[it])}
-        unselected, unlabelled = self.labels.keys() - namespaces, set[str]()
+            namespaces = {it for it in namespaces if request.selectors.matches(self.namespaces[it])}
+        unselected, unlabelled = self.namespaces.keys() - namespaces, set[str]()
         for pod in self.pods.values():
             where, phase = pod.metadata.namespace, pod.status.phase
             wanted = request.namespace in {None, where} and request.selector.matches(pod.labels)
             if not wanted or phase == "Succeeded" or where in unselected:
                 continue
-            labels = self.labels.get(where)
+            labels = self.namespaces.get(where)
             if labels is None:
                 unlabelled.add(where)
             judged = _judge(pod, labels, found, now)
