@@ -219,8 +219,11 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
 WHY = "the payload ends the proxy itself: scuttle"
 NOTED = {"main": RUNNING, "annotations": {"istio-aux.io/not-native": WHY}}
 CUT_OFF = {
-    "main": RUNNING, "deleting": True, "gone_by": datetime.now(UTC).isoformat(), "grace": 120,
-}  # fmt: skip
+    "main": RUNNING,
+    "deleting": True,
+    "gone_by": "2100-01-01T00:00:00Z",
+    "grace": 120,
+}
 KEPT_BY_NODE = "IA0125: the pod is kept by node unknown: the pod is being deleted since "
 
 
@@ -228,15 +231,29 @@ KEPT_BY_NODE = "IA0125: the pod is kept by node unknown: the pod is being delete
     ("told", "quiet", "reason", "begin", "end"),
     [
         (NOTED, [{"native": True}], "HeldNotNative", "IA0110: ", f"native: {WHY}"),
-        (CUT_OFF, [{"main": exited(0)}, {"native": True}, {"grace": 30}], "NetworkLost",
-         "IA0108: deleted, and not finished: main (running); a classic proxy exits 5 s", ""),
-        ({"proxy": ENDED, "deleting": True}, [], "PodHeld", KEPT_BY_NODE,
-         "; the node does not finish"),
+        (
+            CUT_OFF,
+            [{"main": exited(0)}, {"native": True}, {"grace": 30}],
+            "NetworkLost",
+            "IA0108: deleted, and not finished: main (running); a classic proxy exits 5 s",
+            "",
+        ),
+        (
+            {"proxy": ENDED, "deleting": True},
+            [],
+            "PodHeld",
+            KEPT_BY_NODE,
+            "; the node does not finish",
+        ),
         ({"proxy": ENDED, "deleting": True, "native": True}, [], "PodHeld", KEPT_BY_NODE, ""),
     ],
-    ids=["it is held although it could be native", "it loses the network while it is deleted",
-         "it does not go", "it does not go and its proxy is native"],
-)  # fmt: skip
+    ids=[
+        "it is held although it could be native",
+        "it loses the network while it is deleted",
+        "it does not go",
+        "it does not go and its proxy is native",
+    ],
+)
 async def test_what_happens_to_a_pod_is_told_once_and_not_of_others(
     told: dict[str, Any], quiet: list[dict[str, Any]], reason: str, begin: str, end: str
 ) -> None:

@@ -60,14 +60,18 @@ IGNORED = "annotation istio-aux.io/sidecars"
 @pytest.mark.parametrize(
     ("key", "value", "option", "why"),
     [
-        *(("quit_after", value, "", UNNAMED)
-          for value in ("main", "main,wait", " main , wait ,", "main,,main")),
+        *(
+            ("quit_after", value, "", UNNAMED)
+            for value in ("main", "main,wait", " main , wait ,", "main,,main")
+        ),
         # Names of no container are ignored there.
-        *(("sidecars", value, "", IGNORED)
-          for value in ("dind=ignore", "nobody=native , dind=ignore")),
+        *(
+            ("sidecars", value, "", IGNORED)
+            for value in ("dind=ignore", "nobody=native , dind=ignore")
+        ),
         ("sidecars", "", "dind=ignore", "option sidecars"),
     ],
-)  # fmt: skip
+)
 def test_a_container_that_nobody_waits_for_holds_nothing_up(
     key: str, value: str, option: str, why: str
 ) -> None:
