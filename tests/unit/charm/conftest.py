@@ -248,9 +248,7 @@ class Unit:
 
 
 @contextlib.contextmanager
-def set_up(
-    folder: Path, api: ApiServer, state: testing.State | None = None, *, number: int = 0
-) -> Iterator[Unit]:
+def set_up(folder: Path, api: ApiServer, state: testing.State | None = None) -> Iterator[Unit]:
     """A unit with its credentials and its container in `folder`, which may be in use already."""
     etc, process = folder / "etc", Workload()
     etc.mkdir(parents=True, exist_ok=True)
@@ -275,9 +273,7 @@ def set_up(
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )
-    ctx: testing.Context[IstioAuxCharm] = testing.Context(
-        Charm, app_name="istio-aux", unit_id=number, **TEXTS
-    )
+    ctx = testing.Context[IstioAuxCharm](Charm, app_name="istio-aux", **TEXTS)
     with pytest.MonkeyPatch.context() as patch:
         # ops.testing writes and reads the charm's YAML for every event: slow without libyaml.
         patch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)
