@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -97,7 +98,7 @@ async def test_an_idle_connection_is_closed_with_503_and_retry_after() -> None:
     ids=["a TLS record of which a byte comes now and then", "a request that was refused"],
 )
 async def test_a_client_that_never_stops_sending_is_closed(
-    limits: dict[str, float], begun: bytes, byte: bytes, reason: str
+    limits: dict[str, Any], begun: bytes, byte: bytes, reason: str
 ) -> None:
     async with serving(**limits) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:

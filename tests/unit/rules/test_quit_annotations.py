@@ -76,7 +76,8 @@ def test_a_container_that_nobody_waits_for_holds_nothing_up(
     key: str, value: str, option: str, why: str
 ) -> None:
     """kubernetes#25908."""
-    pod, policy = annotated(**{key: value}), QuitPolicy(sidecars=parse(option))
+    given: dict[str, Any] = {key: value}
+    pod, policy = annotated(**given), QuitPolicy(sidecars=parse(option))
     decision, verdicts = decide(pod, policy), PodFacts(pod, policy).containers
     assert isinstance(decision, Quit), decision
     assert (verdicts["dind"].role, verdicts["dind"].why) == ("ignored", f"running; ignored: {why}")
