@@ -11,17 +11,17 @@ import pytest
 from lab import ambient
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
-from lab.nightly import NIGHTLY
 from lab.served import program
 from lab.workload import ask
 from lightkube.resources.core_v1 import Event, Pod
 
-LEFT_OUT, OTHERS = (100, 1000) if NIGHTLY else (6, 60)
+LEFT_OUT, OTHERS = 100, 1000
 # Measured on 2 busy cores: they are named 31 to 45 s after their start.
 PATIENCE = 400.0
 NAME = "outside"
 
 
+@pytest.mark.nightly("node/test_ambient.py, unit/test_repair_ambient.py")
 def test_each_pod_that_is_left_out_is_named_and_no_other(
     cluster: lab.Cluster,
     client: lightkube.Client,

@@ -22,6 +22,7 @@ from lab.scene import Scene
 
 from tools import interpreters, packages, program, rock
 
+pytestmark = pytest.mark.nightly("test_packages.py: the wheel and the image")
 # Measured on 2 busy cores: 3 s.
 ANSWER = 100
 # A container has these two. The program unpacks itself into /tmp.
@@ -192,7 +193,6 @@ def test_one_line_of_a_page_fetches_it_and_its_next_lines_find_it(
     assert said.startswith(f"istio-aux {packages.version()}, ")
 
 
-@pytest.mark.nightly("packs the program again, which takes 20 s")
 def test_the_same_inputs_make_the_same_program(made: Path, tmp_path: Path) -> None:
     (tmp_path / "into").mkdir()
     python, _ = interpreters.shipped()

@@ -10,12 +10,15 @@ from pathlib import Path
 import lab
 import lab.istio
 import lab.juju
+import pytest
 from lab import images
 from lab.deployed import SELECTED
 
 TESTS = Path(__file__).parents[1]
 # Measured on 2 busy cores: 35 s.
 PATIENCE = 400
+
+pytestmark = pytest.mark.nightly("test_endings.py plays such Jobs")
 
 
 def accept(cluster: lab.Cluster, *options: str) -> subprocess.CompletedProcess[str]:

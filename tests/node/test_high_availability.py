@@ -20,11 +20,11 @@ from lab import meshed
 from lab.creation import Creation, Stream
 from lab.deployed import owned, serving
 from lab.fixtures import make_namespace
-from lab.nightly import NIGHTLY
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
-RATE = 25 if NIGHTLY else 10  # Creations a second.
+pytestmark = pytest.mark.nightly("unit/charm/test_changeover.py; test_charm_lifecycle.py")
+RATE = 25  # Creations a second.
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Scene:
 
 UPGRADE = Scene("the next revision", 2, lambda app, upgrade: app.refresh(upgrade))
 # The unit that leads is also the one that goes.
-BY_NIGHT = (
+SCENES = (
+    UPGRADE,
     Scene("another leader", 2, lambda app, _: app.elect(1)),
     Scene("1 unit", 1, lambda app, _: app.scale(1)),
     Scene("another unit", 2, lambda app, _: app.scale(2)),
 )
-SCENES = (UPGRADE, *(BY_NIGHT if NIGHTLY else ()))
 
 
 @dataclass

@@ -10,6 +10,7 @@ from chaos import outages
 from chaos.outages import Stage
 from chaos.storm import make
 
+pytestmark = pytest.mark.nightly("cluster/test_chaos.py, test_istiod_away.py")
 # The API server restarts, then the only unit is killed.
 STORM = make(seed=156, seconds=8, jobs=3)
 
