@@ -10,6 +10,7 @@ import io
 import subprocess
 import tokenize
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,11 +51,18 @@ class Size(NamedTuple):
         return self.tokens / max(1, self.code)
 
 
+@cache
+def statements(path: Path) -> tuple[int, list[ast.stmt]]:
+    """How many statements a file has but docstrings, and those."""
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.stmt)]
+    docstrings = [node for node in found if is_string_alone(node)]
+    return len(found) - len(docstrings), docstrings
+
+
 def size(path: Path) -> Size:
     """Measure one file."""
     text = path.read_text()
-    nodes = [*ast.walk(ast.parse(text))]
-    docstrings = [node for node in nodes if is_string_alone(node)]
+    number, docstrings = statements(path)
     documented = {line for node in docstrings for line in lines_of(node)}
     tokens = [
         token
@@ -62,9 +70,8 @@ def size(path: Path) -> Size:
         if token.type not in LAYOUT and token.start[0] not in documented
     ]
     code = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
-    statements = sum(isinstance(node, ast.stmt) for node in nodes) - len(docstrings)
     skipped = text.count("# fmt: skip") + text.count("# fmt: off")
-    return Size(1, statements, len(tokens), len(code), text.count("\n"), skipped)
+    return Size(1, number, len(tokens), len(code), text.count("\n"), skipped)
 
 
 def is_string_alone(node: ast.AST) -> bool:

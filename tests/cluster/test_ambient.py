@@ -65,17 +65,15 @@ def test_each_pod_that_is_left_out_is_named_and_no_other(
         events = client.list(Event, namespace=NAME)
         told = {e.involvedObject.name for e in events if e.reason == "OutsideMesh"}
         command = ("restart-unmeshed", "-n", NAME, "-o", "json")
-        kept = NIGHTLY and ask(cluster.kubeconfig, *command, "--config", serve.config)
+        kept = ask(cluster.kubeconfig, *command, "--config", serve.config)
     vacate(client, NAME)
     assert named.keys() == started.keys()
     assert told <= started.keys()
     assert {len(kubelet.execs_of(pod)) for pod in doubted} == {1}, "each is asked once"
-    if kept:  # It waits for as long as `serve`. A dry run asks no pod.
-        found = {
-            line["name"]: line["outcome"] for line in map(json.loads, kept.stdout.splitlines())
-        }
-        shown = [name for number, name in enumerate(started) if number % 3 < 2]
-        assert found == dict.fromkeys(shown, "kept"), kept.stderr
+    # It waits for as long as `serve`. A dry run asks no pod.
+    found = {line["name"]: line["outcome"] for line in map(json.loads, kept.stdout.splitlines())}
+    shown = [name for number, name in enumerate(started) if number % 3 < 2]
+    assert found == dict.fromkeys(shown, "kept"), kept.stderr
     late = [named[name] - at for name, at in started.items()]
     after = f"after {min(late):.0f} to {max(late):.0f} s"
     print(f"{len(named)} of {LEFT_OUT} named {after}, 0 of {OTHERS} others")

@@ -227,7 +227,7 @@ BREAKS = {
         0, "drains", "write without preconditions", actions, "_preconditions", _returns({})
     ),
     "a leader never stops to lead": _break(
-        5, "partitions, freezes", "acts without the Lease", _leads_on
+        0, "partitions, freezes", "acts without the Lease", _leads_on
     ),
     "a restart under way holds nothing back": _break(
         0, "slow controllers", _AT_ONCE, rollout, "next_step", _held_by_nothing
@@ -248,13 +248,13 @@ BREAKS = {
         0, "crowd", _KEPT, PodStore, "delete", _returns(None)
     ),
     "the version of a kubelet never ages": _break(
-        0, "kubelet upgrades", {_TOLD, NOT_FREED}, actions, "read_kubelet", _once
+        1, "kubelet upgrades", {_TOLD, NOT_FREED}, actions, "read_kubelet", _once
     ),
     "what a handler failed on does not come again": _break(
         4, "defects", {NOT_FREED, GIVEN_UP, _KEPT}, Watch, "_apply", _once_each
     ),
     "a policy is forgotten when it cannot be read": _break(
-        29,
+        26,
         "unreadable policies",
         GIVEN_UP,
         watcher,
@@ -262,7 +262,7 @@ BREAKS = {
         lambda read: lambda *of: read(*of[:2], None),
     ),
     "a wall clock says how old a pod is": _break(
-        27,
+        34,
         "clock steps, drains",
         "restart beside a pod that is not Ready yet",
         rollout,
@@ -278,7 +278,7 @@ BREAKS = {
         lambda recall: lambda *args: recall(*args) or True,
     ),
     "a leader that is asked to wait waits beyond its term": _break(
-        9, "throttling", LAPSED, Lease, "_latest", _too_late
+        4, "throttling", LAPSED, Lease, "_latest", _too_late
     ),
     "a leader that knows no namespaces leads on": _break(
         7, "deaf units, relabelled namespaces", NOT_FREED, Watches, "dead", _of_pods
