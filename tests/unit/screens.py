@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from istio_aux.cli import cluster, main
+from istio_aux.cli.commands import FAULT
 from istio_aux.cli.report import Audit
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.kube.client import Client
@@ -80,6 +81,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
                 status = main(argv)
             finally:
                 written = out.close(), err.close()
+        assert FAULT not in written[1], written[1]
         return Shown(status, *written)
 
     return run

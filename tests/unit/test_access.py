@@ -166,7 +166,11 @@ def test_a_context_without_a_kubeconfig_is_not_the_pods_own_account(
     [
         ({"current-context": "there"}, 'current-context: "there": expected one of: here'),
         ({"context": {"cluster": "d"}}, 'context here: no cluster "d"'),
-        ({"cluster": {"server": "api"}}, 'cluster c: server: "api": expected an https URL'),
+        ({"cluster": {"server": "api"}}, 'cluster c: server: "api": expected an http or https'),
+        ({"cluster": {"server": "https://[::1:6443"}}, 'c: server: "https://[::1:6443": Invalid'),
+        ({"cluster": {"server": "https://host:abc"}}, 'c: server: "https://host:abc": Port could'),
+        ({"cluster": {"server": "https://me:word@host"}}, "c: server: a user in a URL is not supp"),
+        ({"cluster": {"proxy-url": "http://[p"}}, 'c: proxy-url: "http://[p": Invalid'),
         ({"cluster": {"server": 7}}, "cluster c: Expected `str`, got `int` - at `$.server`"),
         ({"context": {"user": "v"}}, 'context here: no user "v"'),
         ({"user": {"as": "admin"}}, "user u: as is not supported"),

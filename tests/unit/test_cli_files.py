@@ -227,6 +227,15 @@ def test_mutate_prints_no_pod_without_what_is_nested_deeply(
     assert why in "".join(outcome.errors)
 
 
+def test_a_manifest_is_bounded_as_a_review_is(answer: Answer) -> None:
+    containers = [{"name": f"c{number}", "image": "x"} for number in range(20_000)]
+    made = {**NEW, "spec": {"containers": containers}}
+    outcome = answer("mutate", stdin=made)
+    assert (outcome.status, outcome.lines) == (2, [])
+    assert "the Pod has" in outcome.errors[0]
+    assert "strings, and 30000 are looked at" in outcome.errors[0]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

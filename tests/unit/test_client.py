@@ -436,3 +436,50 @@ def test_a_program_that_cannot_be_run_as_it_should_is_refused(
     path = kubeconfig(tmp_path, user={"exec": found})
     with pytest.raises(AccessError, match=f"user u: {complaint}"):
         access.load(path)
+
+
+def kuberc(**given: object) -> str:
+    about = {"apiVersion": "kubectl.config.k8s.io/v1beta1", "kind": "Preference"}
+    return json.dumps(about | given)
+
+
+ALLOWLIST = "credentialPluginAllowlist"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (kuberc(), ""),
+        (kuberc(credentialPluginPolicy="AllowAll"), ""),
+        (kuberc(credentialPluginPolicy="DenyAll"), "credentialPluginPolicy: DenyAll"),
+        (kuberc(credentialPluginPolicy="Deny"), '"Deny": expected AllowAll, DenyAll or Allowlist'),
+        (kuberc(credentialPluginPolicy="Allowlist"), "credentialPluginAllowlist: it is not in"),
+        (kuberc(credentialPluginPolicy="Allowlist", **{ALLOWLIST: [{"command": "other"}]}),
+         "credentialPluginAllowlist: it is not in"),
+        (kuberc(credentialPluginPolicy="Allowlist", **{ALLOWLIST: [{"name": "sh"}]}), ""),
+        (kuberc(credentialPluginPolicy="Allowlist", **{ALLOWLIST: [{"command": "/bin/sh"}]}), ""),
+        ("kind: Other\n---\n" + kuberc(credentialPluginPolicy="DenyAll"), "DenyAll"),
+        ("{", "Expecting property name"),
+        (None, "No such file"),
+    ],
+    ids=["no policy", "all", "none", "another word", "an empty list", "another one is in the list",
+         "its name is in the list", "its path is in the list", "a second document", "no YAML",
+         "it is not there"],
+)  # fmt: skip
+def test_a_kuberc_says_which_programs_may_run(
+    text: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubernetes/enhancements#3104, as kubectl 1.35."""
+    path = tmp_path / "kuberc"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setenv("KUBERC", str(path))
+    monkeypatch.setenv("PATH", "/bin")
+    spec = {"apiVersion": V1, "command": "sh", "interactiveMode": "Never"}
+    if not why:
+        access.load(kubeconfig(tmp_path, user={"exec": spec}))
+        return
+    with pytest.raises(AccessError) as caught:
+        access.load(kubeconfig(tmp_path, user={"exec": spec}))
+    assert str(path) in str(caught.value)
+    assert why in str(caught.value)

@@ -138,7 +138,7 @@ def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
         ("pebble-socket: 1", "pebble-socket: 1: expected the path of a file"),
         ("colour: blue", "colour: unknown key: expected one of: tls-certificate, tls-key, web"),
         ("tls-key: /again", "not YAML: tls-key is given twice"),
-        ("a: b: c", "not YAML: mapping values are not allowed here"),
+        ("a: b: c", "not YAML: mapping values are not allowed"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named_with_what_is_allowed(

@@ -69,6 +69,38 @@ def test_a_bad_document_does_not_stop_the_others(bad: str, why: str) -> None:
     assert second.startswith(why)
 
 
+def repeated(first: str, each: str, levels: int) -> str:
+    """YAML of a few hundred bytes, of which each line stands for nine of the line before it."""
+    lines = [f"a0: &a0 {first}"]
+    for level in range(1, levels):
+        nine = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"a{level}: &a{level} {each % (level, nine)}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (repeated("{x: y}", "{b%d: [%s]}", 12), "excessive aliasing"),
+        (repeated("{x: y}", "{b%d: x, <<: [%s]}", 12), "excessive aliasing"),
+        ("&a [*a]", "excessive aliasing"),
+        ("[" * 100_000, "nested more than 500 levels"),
+        ("- " * 100_000, "nested more than 500 levels"),
+    ],
+    ids=["aliases", "merge keys", "a list that holds itself", "brackets", "dashes"],
+)
+def test_a_small_text_that_would_take_all_memory_is_bad(text: str, why: str) -> None:
+    """CVE-2019-11253; libyaml's composer ends the process of a text that is nested so deeply."""
+    [told] = values(text)
+    assert why in told
+
+
+def test_aliases_that_people_write_are_expanded() -> None:
+    text = "a: &usual {cpu: 1, memory: 1Gi}\nb: *usual\nc: {<<: *usual, cpu: 2}"
+    usual = {"cpu": 1, "memory": "1Gi"}
+    assert values(text) == [{"a": usual, "b": usual, "c": {**usual, "cpu": 2}}]
+
+
 def places(text: str) -> list[tuple[str, str, str]]:
     found = [item for item in read(text.encode()) if isinstance(item, Document)]
     return [(item.place, item.api_version, item.kind) for item in found]

@@ -465,6 +465,16 @@ def test_it_stays_where_anything_speaks_against_it(case: dict[str, Any], why: st
     assert bool(warned) is found.counted, "what nobody asked for warns only where it matters"
 
 
+def test_it_stays_where_the_annotations_leave_no_room_for_a_start_order() -> None:
+    """A native sidecar that starts before a classic proxy has no network."""
+    annotations = {"note": "x" * ((256 << 10) - 64)}
+
+    assert started(SQL, annotations=annotations) == []
+    plan = planned(Case(name="", containers=beside(SQL), annotations=annotations).pod, NATIVE)
+    assert plan.ops == ()
+    assert plan.warnings[0].startswith("left alone: the annotations would have")
+
+
 def test_start_mode_none_leaves_it_beside_a_native_proxy() -> None:
     proxy = {"initContainers": [container("istio-proxy", restartPolicy="Always")]}
     injected: dict[str, Any] = {"annotations": {"sidecar.istio.io/status": "{}"}, "spec": proxy}

@@ -21,6 +21,7 @@ import yaml
 
 from istio_aux.model import applications, selectors, sidecars
 from istio_aux.model.applications import Application, Applications, PodOptions
+from istio_aux.model.documents import check_yaml
 from istio_aux.model.names import LOCAL_SETTINGS, SETTINGS, STATUS_PORT, WEBHOOK_PORT
 from istio_aux.model.policy import (
     Capability,
@@ -316,10 +317,12 @@ def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
     Raises SettingsError: one line with the file, the option, the value and what is allowed.
     """
     try:
-        document = yaml.load(file.read_bytes(), Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
+        text = file.read_bytes()
+        check_yaml(text)
+        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror or error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *UNDECODABLE) as error:
         raise SettingsError(f"{file.name}: not YAML: {one_line(str(error))}") from error
     if not isinstance(document, dict):
         raise SettingsError(

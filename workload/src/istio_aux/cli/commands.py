@@ -23,11 +23,14 @@ from istio_aux.cli.texts import TEXTS
 from istio_aux.model import applications, findings, selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
+from istio_aux.model.text import one_line
 
 if TYPE_CHECKING:  # It brings the client, which files do not need.
     from istio_aux.cli.workloads import ClusterRequest
 
 _Run = Callable[[argparse.Namespace], int]
+
+FAULT = "a fault of istio-aux"  # Begins the one line about what no command has foreseen.
 
 _WIDEST = 100  # Columns: longer lines are hard to read.
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
@@ -58,6 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130  # As shells have it: 128 + SIGINT.
+    except Exception as error:
+        if args.debug or args.run is _serve:  # Its log keeps the trace.
+            raise
+        why = one_line(f"{type(error).__name__}: {error}")
+        report.complain(f"{FAULT}: {why}: please report what --debug before the command prints")
+        return 1
     return status
 
 
@@ -184,6 +193,9 @@ def parser() -> argparse.ArgumentParser:
         "turns it off, FORCE_COLOR on.",
     )
     root.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    root.add_argument(
+        "--debug", action="store_true", help="print the trace of a fault of istio-aux"
+    )
     add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
     for name, (run, arguments, changes) in _COMMANDS.items():
         summary, epilog = TEXTS[name]

@@ -152,6 +152,8 @@ def _read(
     if reviews and key == _REVIEW:
         return key, {}
     if key in templates.WORKLOADS:
+        if why := review.too_much(body):
+            raise ValueError(f"the {kind} {why} are looked at")
         return key, msgspec.json.decode(body)
     raise _NoPodsError(
         f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"

@@ -27,7 +27,8 @@ import yaml
 
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
-from istio_aux.model.text import UNDECODABLE, one_line
+from istio_aux.model.documents import LOADER, check_yaml
+from istio_aux.model.text import UNDECODABLE, one_line, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -268,7 +269,9 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
 
 def _file(path: Path) -> _File:
     try:
-        return msgspec.convert(yaml.safe_load(_read(path)), _File)
+        text = _read(path)
+        check_yaml(text)
+        return msgspec.convert(yaml.load(text, Loader=LOADER), _File)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, *UNDECODABLE) as error:
         raise AccessError(f"{path}: no kubeconfig: {one_line(str(error))}") from error
 
@@ -288,8 +291,8 @@ def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry
 
 def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     cluster = exec_plugin.supported(of_cluster.value, _Cluster, of_cluster.where)
-    if not cluster.server.startswith(("https://", "http://")):
-        raise AccessError(f'{of_cluster.where}: server: "{cluster.server}": expected an https URL')
+    if _url(cluster.server, f"{of_cluster.where}: server").username is not None:
+        raise AccessError(f"{of_cluster.where}: server: a user in a URL is not supported")
     files: list[Path] = []
     bundle = of_cluster.content("certificate-authority", files)
     source = files[0] if files else of_cluster.path
@@ -358,9 +361,20 @@ def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | N
         if not proxy or _direct(server, environ.get("NO_PROXY") or environ.get("no_proxy") or ""):
             return None
         proxy = proxy if "://" in proxy else f"http://{proxy}"
-    if urlsplit(proxy).scheme not in {"http", "https"} or not urlsplit(proxy).hostname:
-        raise AccessError(f'{said}: "{proxy}": expected an http or https URL')
+    _url(proxy, said)
     return proxy
+
+
+def _url(text: str, said: str) -> SplitResult:
+    """Split the URL of a server; `AccessError` names what ``said`` another one."""
+    why = "expected an http or https URL"
+    try:
+        url = urlsplit(text)
+        if url.scheme in {"http", "https"} and url.hostname and url.port != 0:
+            return url
+    except ValueError as error:  # Of a bad port or IPv6 address.
+        why = str(error)
+    raise AccessError(f"{said}: {quoted(text)}: {why}")
 
 
 def _direct(server: SplitResult, exceptions: str) -> bool:
@@ -444,7 +458,7 @@ class _TokenFile:
             raise AccessError(f"{path}: no token to read")
 
     def __call__(self) -> str | None:
-        with suppress(OSError, UnicodeDecodeError):
+        with suppress(OSError, ValueError):  # A path with a NUL is a ValueError.
             self._token = self._path.read_text().strip() or self._token
         return self._token
 
@@ -452,5 +466,6 @@ class _TokenFile:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise AccessError(f"{path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # A path with a NUL is a ValueError.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise AccessError(f"{path}: {why or error}") from error

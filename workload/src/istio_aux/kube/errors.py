@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import random
 
+from istio_aux.model.text import printable
+
 # Seconds. The API server asks for 1 to 10; a proxy before it may ask for a day.
 LONGEST_WAIT = 300.0
 LONGEST = 1000  # Characters of a message: it may repeat the whole object, and is kept for a while.
 
 
 class KubeError(Exception):
-    """A request to the API server failed; ``code`` is 0 unless it answered: see `ApiError`."""
+    """A request to the API server failed, or cannot be made.
+
+    ``code`` is 0 unless the API server answered: see `ApiError`.
+    """
 
     code = 0
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class AccessError(KubeError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -18,10 +19,12 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from istio_aux.kube.errors import AccessError
-from istio_aux.model.text import UNDECODABLE, one_line
+from istio_aux.model import documents
+from istio_aux.model.text import UNDECODABLE, one_line, quoted
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
+_KUBERC = "kubectl.config.k8s.io/"
 EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to plugins.
 DEADLINE = 60.0  # Seconds for an answer.
 LOGIN = 300.0  # Seconds for an answer if a person may have to log in.
@@ -49,6 +52,20 @@ class ExecConfig(msgspec.Struct, frozen=True, rename="camel"):
     interactive_mode: str = ""
 
 
+class _Allowed(msgspec.Struct, frozen=True):
+    command: str = ""
+    name: str = ""  # What `command` was called before.
+
+
+class _Preference(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a kuberc (kubectl config/v1beta1 Preference)."""
+
+    api_version: str = ""
+    kind: str = ""
+    credential_plugin_policy: str = ""
+    credential_plugin_allowlist: tuple[_Allowed, ...] = ()
+
+
 class Credential(msgspec.Struct, frozen=True, rename="camel"):
     """``status`` of an answer: a token, or a client certificate and key in PEM, or both."""
 
@@ -74,6 +91,47 @@ def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
         return msgspec.convert({k: item for k, item in value.items() if item is not None}, kind)
     except msgspec.ValidationError as error:
         raise AccessError(f"{where}: {error}") from error
+
+
+def refused_by(environ: Mapping[str, str], command: str) -> str:
+    """Why the user's kuberc does not let a plugin run; empty if it does, or there is none.
+
+    As kubectl 1.35 has it (kuberc.go LoadKuberc, client-go exec.go checkAllowlistLocked), but a
+    kuberc that cannot be read lets none run. `AccessError`: it is not there, or cannot be read.
+    """
+    named = environ.get("KUBERC", "")
+    path = Path(named) if named else Path.home() / ".kube" / "kuberc"
+    if named == "off" or not (named or path.exists()):
+        return ""
+    found = _preference(path)
+    match found.credential_plugin_policy:
+        case "" | "AllowAll":
+            return ""
+        case "DenyAll":
+            return f"{path}: credentialPluginPolicy: DenyAll"
+        case "Allowlist":
+            allowed = {each.command or each.name for each in found.credential_plugin_allowlist}
+            if command in allowed or shutil.which(command) in {*map(shutil.which, allowed - {""})}:
+                return ""
+            return f"{path}: credentialPluginAllowlist: it is not in that"
+        case other:
+            expected = "expected AllowAll, DenyAll or Allowlist"
+            return f"{path}: credentialPluginPolicy: {quoted(other)}: {expected}"
+
+
+def _preference(path: Path) -> _Preference:
+    try:
+        for each in documents.read(path.read_bytes()):
+            if isinstance(each, documents.BadDocument):
+                raise AccessError(f"{path}:{each.place}: {each.why}")
+            found = msgspec.json.decode(each.readable, type=_Preference)
+            if found.kind == "Preference" and found.api_version.startswith(_KUBERC):
+                return found
+    except OSError as error:
+        raise AccessError(f"{path}: {error.strerror or error}") from error
+    except UNDECODABLE as error:
+        raise AccessError(f"{path}: {one_line(str(error))}") from error
+    return _Preference()
 
 
 class Plugin:
@@ -106,6 +164,8 @@ class Plugin:
         self._interactive = terminal and mode != "Never"
         self._command = str(folder / config.command) if os.sep in config.command else config.command
         self._name = f"{who}: {self._command}"
+        if why := refused_by(os.environ, self._command):
+            raise AccessError(f"{self._name}: {why}")
         told = {"cluster": cluster} if config.provide_cluster_info else {}
         self._info = msgspec.json.encode(
             {

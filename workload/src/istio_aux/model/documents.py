@@ -8,9 +8,10 @@ msgspec stops at a RecursionError, and a tenant can store such an object in the 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -218,6 +219,16 @@ def _split_json(body: bytes) -> Iterator[_Part]:
         yield line, error
 
 
+# libyaml's scanner is the one that go-yaml v2 descends from, and ten times faster than the pure
+# one, which only source installations of PyYAML without libyaml use.
+LOADER = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+# The stubs of PyYAML leave yaml.parse without annotations.
+parse_events = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
+
+# What aliases may stand for: so many times the size of the text, and so many bytes.
+_MOST_REPEATED, _MOST_EXPANDED = 10, 64 << 20
+_DEEPEST_YAML = 500
+
 _SEPARATOR = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -226,6 +237,7 @@ def _split_yaml(body: bytes) -> Iterator[_Part]:
     before = 0
     for text in _SEPARATOR.split(body):
         try:
+            check_yaml(text)
             value = cast("object", yaml.load(text, Loader=_loader))  # noqa: S506 - a SafeLoader
             if value is not None:
                 yield before + _line(text) - 1, msgspec.json.encode(value)
@@ -240,17 +252,53 @@ def _split_yaml(body: bytes) -> Iterator[_Part]:
         before += text.count(b"\n")
 
 
+def check_yaml(text: bytes) -> None:
+    """Refuse YAML that would take all memory, or end the process; to be called before a loader.
+
+    ValueError: its aliases stand for far more than the text has, or it is nested so deeply that
+    libyaml's composer, which is recursive C, could overflow its stack. YAMLError: it is no YAML.
+    """
+    most = min(_MOST_REPEATED * len(text), _MOST_EXPANDED)
+    written = 0.0
+    sizes = [0.0]  # Of the collections that are open, with what the aliases in them stand for.
+    anchors = list[str | None]()  # Those of the collections that are open.
+    anchored = dict[str | None, float]()
+    for event in parse_events(text, Loader=LOADER):
+        match event:
+            case yaml.CollectionStartEvent():
+                anchored[event.anchor] = math.inf  # An alias for what it is in has no end.
+                anchors.append(event.anchor)
+                sizes.append(0.0)
+                if len(anchors) > _DEEPEST_YAML:
+                    raise ValueError(f"it is nested more than {_DEEPEST_YAML} levels deep")
+                continue
+            case yaml.AliasEvent():
+                size = anchored.get(event.anchor, 0.0)
+            case yaml.CollectionEndEvent():
+                size = 1 + sizes.pop()
+                written += 1
+                anchored[anchors.pop()] = size
+            case yaml.ScalarEvent():
+                size = 1 + len(event.value)
+                written += size
+                anchored[event.anchor] = size
+            case _:
+                continue
+        sizes[-1] += size
+        if sizes[-1] > written + most:
+            raise ValueError("excessive aliasing: its aliases stand for far more than it has")
+
+
 def _kubernetes_loader() -> type[yaml.SafeLoader]:
     """A loader that reads scalars as Kubernetes does (sigs.k8s.io/yaml).
 
     For PyYAML ``2024-01-01`` is a date and ``12:30:45`` the number 45045; here both are strings.
     """
-    base = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    loader = cast("type[yaml.SafeLoader]", type("KubernetesLoader", (base,), {}))
+    loader = cast("type[yaml.SafeLoader]", type("KubernetesLoader", (LOADER,), {}))
     kept = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "merge")}
     resolvers = {
         first: [resolver for resolver in resolvers if resolver[0] in kept]
-        for first, resolvers in base.yaml_implicit_resolvers.items()
+        for first, resolvers in LOADER.yaml_implicit_resolvers.items()
     }
     for first in "-+.0123456789":
         resolvers.setdefault(first, []).extend(_NUMBERS)

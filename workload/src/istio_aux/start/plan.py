@@ -147,6 +147,7 @@ def plan(
     writes = {key: text for key, text in writes.items() if (key, text) not in there}
     if writes and (why := _too_large(pod, writes)):
         order = _Order(why)
+        converted = native_sidecars.Conversion()
         reasons = [why]
         writes = {}
         warnings.insert(0, f"left alone: {why}")

@@ -9,12 +9,12 @@ with our key or without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator
 
 import yaml
 
 from istio_aux.model.annotations import HOLD, PROXY_CONFIG, Annotation, BadValueError, agent_port
+from istio_aux.model.documents import LOADER, parse_events
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.text import problem
 
@@ -33,12 +33,6 @@ _FLOW_ENTRY = f'"{HOLD}": true'  # With quotes, so that JSON stays JSON.
 _BOM = "\ufeff"
 
 _Signature = tuple[object, ...]
-
-# libyaml's scanner is the one that go-yaml v2 descends from, and ten times faster than the pure
-# one, which only source installations of PyYAML without libyaml use.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# The stubs of PyYAML leave yaml.parse without annotations.
-_parse_events = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
 
 _TAG = "tag:yaml.org,2002:"
 _BOOLEANS = {  # go-yaml v2 resolve.go resolveMapList.
@@ -207,7 +201,7 @@ def _parse(text: str) -> list[yaml.Event]:
     """Parse the first document, the only one that Istio reads; raises yaml.YAMLError."""
     events = list[yaml.Event]()
     depth = 0
-    for event in _parse_events(text, Loader=_LOADER):
+    for event in parse_events(text, Loader=LOADER):
         events.append(event)
         if len(events) > _MAX_EVENTS:
             raise _TooLongError(f"it has more than {_MAX_EVENTS} keys, values and ends of lists")

@@ -149,7 +149,7 @@ def leave(body: bytes, why: Malformed) -> ReviewResult:
 
 def decode(body: bytes) -> Request:
     """Decode the request of an AdmissionReview v1; raises Malformed."""
-    if why := _too_much(body):
+    if why := too_much(body):
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
         review = _review_decoder.decode(body)
@@ -168,8 +168,8 @@ def decode(body: bytes) -> Request:
     return request
 
 
-def _too_much(body: bytes) -> str | None:
-    """Say what of the body would take too long; None if nothing would."""
+def too_much(body: bytes) -> str | None:
+    """Say what of a review, or of a manifest, would take too long; None if nothing would."""
     if (size := len(body)) <= _SMALL:
         return None
     if size > _MAX_BODY:
