@@ -233,7 +233,7 @@ class Process:
         watch, key = self.watches[names.get(kind, "slices")], key_of(found)
         watch._apply(found)
         await self.store.catch_up()
-        self.wiring._events._queue.clear()  # It is bounded, whatever is in it.
+        self.wiring._events._waiting.clear()  # It is bounded, whatever is in it.
         return lambda: watch._delete(key)
 
 

@@ -29,11 +29,9 @@ _log = logging.getLogger(__name__)
 
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
 RATE = 5.0  # Events per second after that.
-WAITING = 1000  # Events in the queue; one more, and the one is dropped that would be sent last.
-# What an Event costs its namespace: while one waits that costs 8, eight that cost 1 go before.
-WARNING = 1
-NORMAL = 8
-MASS = 64
+WAITING = 1000  # Events in the queue; one more, and the namespace with most loses its last.
+# The order of the Events of a namespace.
+WARNING, NORMAL, MASS = range(3)
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
 
 
@@ -55,10 +53,11 @@ class Events:
         self._rate = rate
         self._source = source
         self._now = clock
-        # Sorted by turn: what the Events of this namespace and cost have cost when it is sent
-        # (start-time fair queueing). The rest: a number, namespace and cost, and the Event.
-        self._queue: list[tuple[int, int, tuple[str, int], bytes]] = []
-        self._turn, self._last = 0, dict[tuple[str, int], int]()  # Now; of the last that waited.
+        # Of each namespace sorted by kind: a number follows, and the Event.
+        self._waiting = dict[str, list[tuple[int, int, bytes]]]()
+        # How often each namespace has had its turn since all was sent. The one that has had fewest
+        # is next; one that comes later begins a turn before those that wait.
+        self._turns = dict[str, int]()
         self._unsent = asyncio.Queue[None]()  # One for each Event.
         self._emitted = 0
         self._refused = ""
@@ -77,16 +76,12 @@ class Events:
     ) -> None:
         """Queue an Event; ``note`` is a text for people, after the ``code`` of the finding.
 
-        Of a namespace Warnings are sent first, and ``mass`` Events, which every pod may have, last:
-        a thousand quits after a start must not delay the warning about one lost pod. One with
-        ``once`` is not sent again for this object, reason and source while the API server has it
-        (--event-ttl).
+        Namespaces have equal shares, whatever their Events say. Of one, Warnings are sent first,
+        and ``mass`` Events, which every pod may have, last: a thousand quits after a start must not
+        delay the warning about one lost pod. One with ``once`` is not sent again for this object,
+        reason and source while the API server has it (--event-ttl).
         """
-        flow = about.namespace, MASS if mass else NORMAL if kind == "Normal" else WARNING
-        turn = max(self._turn, self._last.get(flow, 0)) + flow[1]
-        if len(self._queue) >= WAITING and turn >= self._queue[-1][0]:
-            _log.debug("%s: Event %s dropped", about, reason, extra={"event": "event-dropped"})
-            return
+        rank = MASS if mass else NORMAL if kind == "Normal" else WARNING
         now = self._now().date
         note = str(Remark(code, note)) if code else note
         body = msgspec.json.encode(
@@ -115,13 +110,30 @@ class Events:
                 },
             }
         )
-        if len(self._queue) >= WAITING:
-            last, _, other, _ = self._queue.pop()
-            self._last[other] = last - other[1]
-        else:
+        self._emitted += 1
+        if about.namespace not in self._waiting:
+            had = self._turns.get(about.namespace, 0)
+            fewest = min((self._turns[each] for each in self._waiting), default=1)
+            self._turns[about.namespace] = max(had, fewest - 1)
+        insort(
+            self._waiting.setdefault(about.namespace, []),
+            (rank, self._emitted, body),
+        )
+        if self._unsent.qsize() < WAITING:
             self._unsent.put_nowait(None)
-        self._emitted, self._last[flow] = self._emitted + 1, turn
-        insort(self._queue, (turn, self._emitted, flow, body))
+            return
+        most = max(self._waiting, key=lambda each: (len(self._waiting[each]), self._turns[each]))
+        self._take(most, -1)
+        _log.debug("%s: an Event is dropped", most, extra={"event": "event-dropped"})
+
+    def _take(self, namespace: str, place: int) -> bytes:
+        """Remove an Event from those that wait."""
+        _, _, body = self._waiting[namespace].pop(place)
+        if not self._waiting[namespace]:
+            del self._waiting[namespace]
+        if not self._waiting:
+            self._turns.clear()
+        return body
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""
@@ -135,11 +147,11 @@ class Events:
                 await asyncio.sleep((1 - tokens) / self._rate)
             # Only now: a warning may have been queued in the meantime.
             await self._unsent.get()
-            self._turn, _, flow, body = self._queue.pop(0)
-            if not self._queue:
-                self._last.clear()
+            namespace = min(self._waiting, key=self._turns.__getitem__)
+            self._turns[namespace] += 1
+            body = self._take(namespace, 0)
             tokens -= 1
-            await self._send(flow[0], body)
+            await self._send(namespace, body)
             self._unsent.task_done()
 
     async def sent(self, patience: float) -> None:
