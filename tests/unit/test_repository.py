@@ -10,6 +10,7 @@ import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,21 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return named
+
+
+def test_no_statement_follows_one_that_leaves() -> None:
+    """Neither linter nor type checker says so of what stands behind a `return`."""
+    leaves = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+    dead = [
+        f"{path}:{after.lineno}"
+        for path in python("workload/src", "src", "tools", "tests", "lib")
+        for node in walk(path)
+        for body in (getattr(node, "body", None), getattr(node, "orelse", None))
+        if isinstance(body, list)
+        for before, after in pairwise(body)
+        if isinstance(before, leaves)
+    ]
+    assert dead == []
 
 
 def test_no_two_modules_of_the_charm_need_each_other() -> None:

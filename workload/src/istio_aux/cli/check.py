@@ -119,14 +119,7 @@ async def _run_checks(
         if request.to:
             results += await _tried("pods", _moving(client, To(request.to), mesh, around, found))
             return
-            if not mesh.known:
-                results.append(
-                    preflight.unknown(
-                        "injector",
-                        "its probe has no answer yet",
-                        "check again",
-                    )
-                )
+        results += preflight.untried(mesh, missing)
         selected = {
             name: labels
             for name, labels in around.namespaces.items()

@@ -333,6 +333,18 @@ def injectors(
         )
 
 
+def untried(mesh: ControlPlanes, missing: Container[str]) -> Iterator[CheckResult]:
+    """Say why it is not known yet what Istio's injectors do, if that is so."""
+    if mesh.known or "injectors" in missing:
+        return
+    why = "its probe has no answer yet"
+    do = "check again"
+    if "namespaces" in missing:
+        why = "it is tried in a namespace, and which there are is not known"
+        do = "grant the account the right to list and watch namespaces"
+    yield unknown("injector", why, do)
+
+
 def namespaces(
     selectors: str,
     selected: Mapping[str, Mapping[str, str]],
