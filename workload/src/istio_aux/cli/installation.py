@@ -6,12 +6,12 @@ judges by them as `serve` does, by the rules that `serve` uses. Pure: `cluster` 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 import msgspec
 
+from istio_aux.cli.output import NO_COMMAND, Command, command, commands
 from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.kubelet import OBEYS, Kubelet
@@ -36,7 +36,7 @@ class LeftOut(NamedTuple):
     """Why nothing is done about a pod, empty if it is, and what changes that: a command a line."""
 
     why: str = ""
-    change: str = ""
+    change: Command = NO_COMMAND
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,34 +77,34 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         remedies = [*self._remedies(pod, labels, chosen)]
         return LeftOut(
             f"{why}: {' and '.join(who for who, _ in remedies)}",
-            "\n".join(command for _, command in remedies if command),
+            commands(*(run for _, run in remedies)),
         )
 
-    def _remedies(self, pod: Pod, labels: Labels | None, chosen: bool) -> Iterator[tuple[str, str]]:
+    def _remedies(
+        self, pod: Pod, labels: Labels | None, chosen: bool
+    ) -> Iterator[tuple[str, Command]]:
         """Who does what, and the command for it, if there is one."""
         namespace, options = pod.metadata.namespace, self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
-            command = _label(labels, options.namespaces.missing(labels), "namespace", namespace)
+            lacks = options.namespaces.missing(labels)
+            run = _label("namespace {}", labels, lacks, namespace)
             yield (
                 (
                     "an admin labels the namespace"
-                    if command
+                    if run
                     else "an admin changes namespace-selectors"
                 ),
-                command,
+                run,
             )
         if not chosen:
-            command = _label(
-                pod.labels,
-                options.pods.missing(pod.labels),
-                *("pod", pod.metadata.name, "-n", namespace),
-            )
+            lacks = options.pods.missing(pod.labels)
+            run = _label("pod {} -n {}", pod.labels, lacks, pod.metadata.name, namespace)
             yield (
-                "its author labels the pod" if command else "an admin changes pod-selector",
-                command,
+                "its author labels the pod" if run else "an admin changes pod-selector",
+                run,
             )
         if self.settings.quit is QuitMode.DISABLED:
-            yield "an admin sets quit: enabled", ""
+            yield "an admin sets quit: enabled", NO_COMMAND
 
 
 class Judgement(NamedTuple):
@@ -119,7 +119,7 @@ class Judgement(NamedTuple):
     action: str
     reason: str
     left_out: str = ""
-    change: str = ""  # See `LeftOut`.
+    change: Command = NO_COMMAND  # See `LeftOut`.
 
 
 class Installations(msgspec.Struct, frozen=True):
@@ -159,13 +159,13 @@ class Installations(msgspec.Struct, frozen=True):
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, LeftOut]:
         """The installation that looks after a pod; or the first one, and why none does."""
-        reasons, change = list[str](), ""
+        reasons, change = list[str](), NO_COMMAND
         for each in self.found:
-            why, command = each.left_out(pod, labels)
+            why, run = each.left_out(pod, labels)
             if not why:
                 return each, LeftOut()
             reasons.append(f"{each.name}: {why}" if len(self.found) > 1 else why)
-            change = change or command
+            change = change or run
         if self.gap or not reasons:
             return self.first, LeftOut(self.gap) if self.gap else NOT_INSTALLED
         return self.first, LeftOut("; ".join(reasons), change)
@@ -236,11 +236,16 @@ def installations(
     return Installations(tuple(found), tuple(problems))
 
 
-def _label(present: Labels, missing: Mapping[str, str | None] | None, *what: str) -> str:
+def _label(
+    of: LiteralString,
+    present: Labels,
+    missing: Mapping[str, str | None] | None,
+    *names: str,
+) -> Command:
     """The command that gives an object the labels which a selector lacks, if any can."""
     if missing is None:
-        return ""
+        return NO_COMMAND
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
     if any(value is not None and key in present for key, value in missing.items()):
-        what = ("--overwrite", *what)
-    return shlex.join(["kubectl", "label", *what, *words])
+        return command("kubectl label --overwrite " + of + " {}", *names, words)
+    return command("kubectl label " + of + " {}", *names, words)

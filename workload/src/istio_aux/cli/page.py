@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
+from istio_aux.cli.output import NO_COMMAND, Command, command
 from istio_aux.cli.report import Audit, Finding, by_owner, earliest
 from istio_aux.cli.sentences import free
 from istio_aux.cli.terminal import age, minute
@@ -48,20 +49,21 @@ class _Row(NamedTuple):
         return earliest(pod.since for pod in self.pods)
 
     @property
-    def to_do(self) -> tuple[str, str]:
+    def to_do(self) -> tuple[str, Command]:
         """What to do, and the command for it."""
-        first, where = self.pods[0], f"-n {self.namespace} {self.owner}"
+        first, none = self.pods[0], NO_COMMAND
         if self.state == "unmeshed":
             return first.fix, first.restart
         if self.state == "lost":
-            return "Delete it and apply it again: it cannot finish its work.", ""
+            return "Delete it and apply it again: it cannot finish its work.", none
         if first.fix:
-            return first.fix, ""
+            return first.fix, none
         if self.state == "stuck" and not first.by:
             if first.action == "quit":
-                return "Nothing: istio-aux is about to end its proxy.", ""
+                return "Nothing: istio-aux is about to end its proxy.", none
             return "End its proxy now:", free(self.namespace, self.owner)
-        return "Look at its containers:", f"istio-aux explain {where}"
+        look = command("istio-aux explain -n {} {}", self.namespace, self.owner)
+        return "Look at its containers:", look
 
 
 def page(audit: Audit, now: datetime) -> str:
@@ -127,7 +129,7 @@ def _table_row(row: _Row, now: datetime) -> str:
     unknown = any(each.requests is None for each in row.pods) and row.state in HELD
     holds = listed([*filter(None, (str(row.held), "not all known" if unknown else ""))])
     number = f"{len(row.pods)} pod{'' if len(row.pods) == 1 else 's'}"
-    what, command = row.to_do
+    what, run = row.to_do
     code = min(pod.code for pod in row.pods)
     cells = (
         f"<b>{_text(row.owner)}</b><br>{_text(row.namespace)}, {number}",
@@ -135,7 +137,7 @@ def _table_row(row: _Row, now: datetime) -> str:
         f"{age(row.since, now)}<br><small>{minute(row.since)}</small>",
         _text(holds or ("" if row.state == "failed" else "in use")),
         _text(row.reason),
-        _text(what) + (f"<code>{_text(command)}</code>" if command else ""),
+        _text(what) + (f"<code>{escape(run)}</code>" if run else ""),
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

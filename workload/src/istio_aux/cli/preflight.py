@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from istio_aux.cli.output import NO_COMMAND, Command, command, commands
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import AGENTS, Agent, ControlPlanes, not_ready
@@ -60,7 +61,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     do: str = ""
     code: str = ""
     see: str = ""
-    run: str = ""
+    run: Command = NO_COMMAND
 
 
 CHECKS = {
@@ -91,12 +92,12 @@ def _note(
     code: Code,
     what: str,
     do: str = "",
-    run: str = "",
+    run: Command = NO_COMMAND,
 ) -> CheckResult:
     return CheckResult(check, Verdict.NOTE, what, do, code, run=run)
 
 
-def _problem(check: str, code: Code, what: str, do: str, run: str = "") -> CheckResult:
+def _problem(check: str, code: Code, what: str, do: str, run: Command = NO_COMMAND) -> CheckResult:
     return CheckResult(check, Verdict.PROBLEM, what, do, code, run=run)
 
 
@@ -186,10 +187,10 @@ def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
             "choose a namespace of yours by --context, or ask its admin for the ClusterRole view",
         )
     what = f"{here} may look at pods"
-    run = f"istio-aux audit -n {namespace}"
+    run = command("istio-aux audit -n {}", namespace)
     if frees:
         what += " and free those that hang"
-        run += f"\nistio-aux quit -n {namespace}"
+        run = commands(run, command("istio-aux quit -n {}", namespace))
     return _note(
         "rights",
         Code.RIGHTS,
@@ -237,8 +238,8 @@ def unready(configuration: str, service: Service) -> CheckResult:
         "installation",
         Code.NOT_READY,
         f"{configuration}: no pod of Service {service} is ready: new pods are not changed",
-        f"see `kubectl get pods -n {service.namespace}`;"
-        " what a removed one has left can be deleted",
+        "look at its pods; what a removed one has left can be deleted",
+        command("kubectl get pods -n {}", service.namespace),
     )
 
 
@@ -391,7 +392,7 @@ def namespaces(
             Code.NOT_INJECTED,
             f"{what}: {listed(others, most=NAMED)}",
             "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh",
-            f"kubectl label namespace {' '.join(others[:NAMED])} istio-injection=enabled",
+            command("kubectl label namespace {} istio-injection=enabled", others[:NAMED]),
         )
 
 
@@ -414,13 +415,13 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
             f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
             "; new pods there do not start, or outside the mesh",
             "look at its pods there",
-            f"kubectl get pods -A -l {AGENTS[name]} -o wide",
+            command("kubectl get pods -A -l {} -o wide", AGENTS[name]),
         )
     if not lacking:
         yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
 
 
-def unselected(namespaces: Mapping[str, tuple[tuple[str, str], int]]) -> Iterator[CheckResult]:
+def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Iterator[CheckResult]:
     """Name the injected namespaces that are not selected: why, what changes it, how many pods."""
     check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
@@ -439,7 +440,7 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, str], int]]) -> Iterato
             Code.NOT_SELECTED,
             f"and {more} more such namespaces",
             "see all of them",
-            "istio-aux audit",
+            command("istio-aux audit"),
         )
 
 
@@ -502,7 +503,7 @@ def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
             code,
             f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}",
             "see what helps",
-            "istio-aux audit",
+            command("istio-aux audit"),
         )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from istio_aux.cli import preflight, sentences
 from istio_aux.cli.installation import Installations, Judgement, Labels
-from istio_aux.cli.output import Output
+from istio_aux.cli.output import NO_COMMAND, Command, Output
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
@@ -63,9 +63,9 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     ignored: tuple[Code, ...] = ()
     verdict: str = ""  # What the pod alone asks for, if the ``action`` is another one.
     left_out: str = ""  # As in `Finding`; likewise below.
-    free: str = ""
-    restart: str = ""
-    change: str = ""
+    free: Command = NO_COMMAND
+    restart: Command = NO_COMMAND
+    change: Command = NO_COMMAND
     policy: str = ""  # YAML for the spec of its next Job.
 
 
@@ -94,9 +94,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     left_out: str = ""  # Why no installation looks after the pod, or why that is not known.
     # Commands, to be pasted: to free a pod which no installation looks after, to restart one that
     # lacks its sidecar, to have an installation look after it.
-    free: str = ""
-    restart: str = ""
-    change: str = ""
+    free: Command = NO_COMMAND
+    restart: Command = NO_COMMAND
+    change: Command = NO_COMMAND
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -164,7 +164,7 @@ def explain(
     decision = judged.decision
     about = pod.metadata
     reason = sentences.cause(judged.facts, decision, judged.reason, now) + held
-    restart = ""
+    restart = NO_COMMAND
     waits = start and isinstance(decision, Wait) and not decision.blocked_by
     if waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
@@ -206,7 +206,7 @@ def explain(
         free=(
             sentences.free(about.namespace, about.name)
             if judged.left_out and isinstance(decision, Quit)
-            else ""
+            else NO_COMMAND
         ),
         policy=mishap.policy if mishap and state else "",
     )
@@ -260,7 +260,7 @@ def audit(
         free=(
             sentences.free(pod.metadata.namespace, pod.metadata.name)
             if judged.left_out and state == "stuck" and not by
-            else ""
+            else NO_COMMAND
         ),
         state=state,
         code=decision.code,

@@ -5,12 +5,12 @@ A command is bare, and on a line of its own, so that it can be pasted.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from istio_aux.cli.output import NO_COMMAND, Command, command
 from istio_aux.cli.terminal import Cell, Style, Terminal, age
 from istio_aux.model import owners
 from istio_aux.model.answers import MOST
@@ -54,45 +54,44 @@ def owner(reference: str, created: datetime | None) -> str:
     return f"{kind.lower()}/{name}" if name else ""
 
 
-def free(namespace: str, what: str) -> str:
+def free(namespace: str, what: str) -> Command:
     """The command that frees the pods of a workload, or one pod."""
-    return shlex.join(["istio-aux", "quit", "-n", namespace, what, "--yes"])
+    return command("istio-aux quit -n {} {} --yes", namespace, what)
 
 
-def mesh_again(pod: Pod) -> tuple[str, str]:
+def mesh_again(pod: Pod) -> tuple[str, Command]:
     """How a pod that lacks its sidecar gets it, and the command for that, if one can do it.
 
     The pods of Jobs are left alone by `restart-unmeshed`, which evicts: their work would be lost.
     """
     owner = owners.controller(pod.metadata)
     if owner is None:
-        return "delete the pod and apply it again", ""
+        return "delete the pod and apply it again", NO_COMMAND
     maker = owners.controls(owner, pod.metadata.name)
     if maker.is_job:
-        return maker.again, ""
-    where = shlex.quote(pod.metadata.namespace)
-    return "restart it", f"istio-aux restart-unmeshed -n {where} --yes"
+        return maker.again, NO_COMMAND
+    return "restart it", command("istio-aux restart-unmeshed -n {} --yes", pod.metadata.namespace)
 
 
-def outside(pod: Pod, meshed: ReportUnmeshed, reason: str) -> tuple[str, str]:
+def outside(pod: Pod, meshed: ReportUnmeshed, reason: str) -> tuple[str, Command]:
     """Why a pod is, or may be, outside its mesh, and the command that restarts it, if one does."""
-    do, command = mesh_again(pod)
+    do, restart = mesh_again(pod)
     if not meshed.unmeshed:
-        return f"{reason}; {meshed.reason}; if it should, {do}", command
-    reasons = (pod.unschedulable, meshed.reason, "" if command else do)
-    return "; ".join(filter(None, reasons)), command
+        return f"{reason}; {meshed.reason}; if it should, {do}", restart
+    reasons = (pod.unschedulable, meshed.reason, "" if restart else do)
+    return "; ".join(filter(None, reasons)), restart
 
 
-def to_paste(text: Cell | str, commands: str, terminal: Terminal, indent: str = "") -> list[str]:
+def to_paste(text: Cell | str, run: Command, terminal: Terminal, indent: str = "") -> list[str]:
     """The lines of a text, and below it its commands, one a line, which never wrap."""
     title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
-    if commands:
+    if run:
         title += ":"
     return [
         *terminal.beside(indent, len(indent), Cell(title, style)),
         *(
-            f"{indent}  {terminal.paint(Cell(command + terminal.flags, Style.COMMAND))}"
-            for command in commands.splitlines()
+            f"{indent}  {terminal.paint(Cell(line + terminal.flags, Style.COMMAND))}"
+            for line in run.splitlines()
         ),
     ]
 
@@ -110,7 +109,7 @@ def policy(text: str, terminal: Terminal) -> list[str]:
 
 def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     """Say of how many pods no installation looks after, by the reason, and what helps."""
-    groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    groups: dict[tuple[str, str, Command], list[Finding]] = defaultdict(list)
     for each in findings:
         if each.left_out:
             groups[each.left_out, each.action, each.change].append(each)
@@ -129,10 +128,11 @@ def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
         lines.append(f"and {more} more reasons")
     if freed := [each for each in findings if each.free]:
         spaces = sorted({each.namespace for each in freed})
-        where = ["-n", *spaces] if len(spaces) == 1 else ["-A"]
         lines += to_paste(
             f"free the {len(freed)} stuck ones",
-            shlex.join(["istio-aux", "quit", *where, "--yes"]),
+            command("istio-aux quit -n {} --yes", spaces[0])
+            if len(spaces) == 1
+            else command("istio-aux quit -A --yes"),
             terminal,
         )
     return lines
@@ -142,10 +142,10 @@ def unmeshed(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     """Say how the pods that lack their sidecar get it."""
     ways = Counter((it.fix, it.restart) for it in findings if it.state == "unmeshed")
     lines = list[str]()
-    for (fix, command), number in ways.most_common(MOST):
+    for (fix, restart), number in ways.most_common(MOST):
         lines += to_paste(
             f"{number} of these pods lack their sidecar: {fix}",
-            command,
+            restart,
             terminal,
         )
     return lines
