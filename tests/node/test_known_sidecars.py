@@ -19,7 +19,6 @@ from lab.deployed import await_marks, await_root, await_selected, list_stuck
 from lab.endings import a_job
 from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
-from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_end, look
 from lab.workloads import Workload, container, pod
 from lightkube import Client
@@ -28,17 +27,14 @@ from lightkube.resources.core_v1 import Namespace
 NAME = "known"
 ENOUGH: dict[str, Any] = {"terminationGracePeriodSeconds": 5}
 PROBE = Workload("probe", pod(container("true"), **ENOUGH))
-BY_DAY = ("cloud-sql-proxy", "vault-agent", "fluent-bit", "gke-gcsfuse-sidecar")
-by_night = pytest.mark.nightly("four of them; unit/rules/test_known_sidecars.py has all")
-PLAYED = [row for row in KNOWN if NIGHTLY or row.names.split()[0] in BY_DAY]
+pytestmark = pytest.mark.nightly(
+    "unit/rules/test_quit_annotations.py has all; cluster/test_quit.py"
+)
 
 
 def rows(known: Iterable[Known]) -> pytest.MarkDecorator:
-    """Parametrise a test with these: a few by day."""
-    named = [(row, row.names.split()[0]) for row in known]
-    marks = {name: () if name in BY_DAY else (by_night,) for _, name in named}
     return pytest.mark.parametrize(
-        "row", [pytest.param(row, id=name, marks=marks[name]) for row, name in named]
+        "row", [pytest.param(row, id=row.names.split()[0]) for row in known]
     )
 
 
@@ -77,7 +73,7 @@ def places(
     Jobs are there, side by side. GKE injects its mounter as a native sidecar itself there."""
     istio = lab.istio.install(cluster, NAME, revision=NAME, native="on request")
     folder, settings = tmp_path_factory.mktemp(NAME), {"root-namespace": NAME}
-    for row in PLAYED:
+    for row in KNOWN:
         cluster.load(images.stand_in(image(row), *words(row)))
     with (
         served.program(cluster, folder, NAME, settings, publish=True, revisions=(NAME,)) as program,
@@ -89,7 +85,7 @@ def places(
         client.patch(Namespace, names["native"], {"metadata": {"labels": labels}})
         await_root(client, names["native"])
         await_marks(client, names["native"], PROXY, "nativeSidecar", probe=PROBE)
-        for row in PLAYED:
+        for row in KNOWN:
             client.create(job(row, alone=True).in_namespace(names["plain"]))
             client.create(job(row).in_namespace(names["classic"]))
             if not row.ends_last:

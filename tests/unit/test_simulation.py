@@ -77,13 +77,14 @@ def broken_by(found: list[deaths.Death]) -> dict[str, str]:
     return {death: str(broken[0]) for death, broken in results.items() if broken}
 
 
+@pytest.mark.nightly("a death that finds a break")
 def test_a_unit_may_die_before_it_hears_of_any_write() -> None:
     found = deaths.deaths("at", renewals=False)
     assert len(found) > 20
     assert broken_by(found) == {}
 
 
-@pytest.mark.nightly("one death at each write but renewals")
+@pytest.mark.nightly("a death that finds a break")
 @pytest.mark.parametrize("how", deaths.HOW)
 def test_a_unit_may_die_in_each_way_at_each_request(how: str) -> None:
     """Sieve's question: killed before, at or after it, twice, frozen; its watches lost."""

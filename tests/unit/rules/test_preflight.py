@@ -13,6 +13,7 @@ import pytest
 from istio_aux.cli import preflight, report
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.moving import NetworkPolicy, Survey, To
+from istio_aux.cli.output import command
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
@@ -259,7 +260,8 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
 
 
 def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_command() -> None:
-    out = "namespace team is not selected: an admin labels it", "kubectl label namespace team a=b"
+    change = command("kubectl label namespace {} a=b", "team")
+    out = "namespace team is not selected: an admin labels it", change
     (note,) = preflight.unselected({"team": (out, 3)})
     assert (*coded([note]), note.do, note.run) == ("note IA0316", "an admin labels it", out[1])
     assert note.what.startswith("team is injected and not selected, and has 3 Job-like pods")
