@@ -13,7 +13,6 @@ import pytest
 from istio_aux.cli import preflight, report
 from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.moving import NetworkPolicy, Survey, To
-from istio_aux.cli.output import command
 from istio_aux.cli.preflight import CheckResult, Verdict
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
@@ -32,6 +31,7 @@ from istio_aux.model.limits import Limits, ResourceQuota
 from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
+from istio_aux.model.text import command
 from istio_aux.model.webhooks import Configuration
 from istio_aux.settings import read_published
 from msgspec.structs import replace

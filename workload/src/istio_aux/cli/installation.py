@@ -11,7 +11,6 @@ from typing import LiteralString, NamedTuple
 
 import msgspec
 
-from istio_aux.cli.output import NO_COMMAND, Command, command, commands
 from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.applications import Applications, application_of
 from istio_aux.model.kubelet import OBEYS, Kubelet
@@ -21,6 +20,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
+from istio_aux.model.text import NO_COMMAND, Command, command, commands
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action, decide_once, performed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any, LiteralString, NewType, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -14,31 +13,7 @@ from istio_aux.model import documents
 from istio_aux.model.text import alternatives, printable, printable_json
 
 FORMATS = ("text", "wide", "json", "yaml", "name")
-LONGEST_WORD = 500  # Characters: a name has at most 253, and there may be a kind before it.
 _COMMANDS = {"free", "restart", "change", "run"}  # Fields of objects that are to be pasted.
-
-
-Command = NewType("Command", str)
-"""Commands to paste, one a line, or none; `command` alone makes them."""
-NO_COMMAND = Command("")
-
-
-def command(words: LiteralString, *theirs: str | Sequence[str]) -> Command:
-    """A command to paste: ``words``, with what others wrote for each ``{}``, quoted for a shell.
-
-    A list is so many words. None is made with a word that a program would read as an option, and
-    that may name another cluster, nor with one that is no text of one line.
-    """
-    given = [(each,) if isinstance(each, str) else each for each in theirs]
-    for word in chain.from_iterable(given):
-        if not word.isprintable() or not 0 < len(word) <= LONGEST_WORD or word.startswith("-"):
-            return NO_COMMAND
-    return Command(words.format(*map(shlex.join, given)))
-
-
-def commands(*of: Command) -> Command:
-    """The same commands, one a line."""
-    return Command("\n".join(filter(None, of)))
 
 
 class Output(msgspec.Struct, frozen=True):

@@ -12,13 +12,12 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from istio_aux.cli.output import NO_COMMAND, Command, command
 from istio_aux.cli.report import Audit, Finding, by_owner, earliest
 from istio_aux.cli.sentences import free
 from istio_aux.cli.terminal import age, minute
 from istio_aux.model.answers import HELD
 from istio_aux.model.resources import Requests, total
-from istio_aux.model.text import listed, printable, shortened
+from istio_aux.model.text import NO_COMMAND, Command, command, listed, printable, shortened
 
 ROWS = 500  # On the page: those that hold most come first.
 _LONGEST = 400  # Characters of a reason.

@@ -12,7 +12,6 @@ from enum import StrEnum
 
 import msgspec
 
-from istio_aux.cli.output import NO_COMMAND, Command, command, commands
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import AGENTS, Agent, ControlPlanes, not_ready
@@ -24,7 +23,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
-from istio_aux.model.text import listed, one_line, shortened
+from istio_aux.model.text import NO_COMMAND, Command, command, commands, listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.quit.facts import PodFacts

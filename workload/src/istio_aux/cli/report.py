@@ -17,7 +17,7 @@ import msgspec
 
 from istio_aux.cli import preflight, sentences
 from istio_aux.cli.installation import Installations, Judgement, Labels
-from istio_aux.cli.output import NO_COMMAND, Command, Output
+from istio_aux.cli.output import Output
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
@@ -29,7 +29,7 @@ from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests, total
-from istio_aux.model.text import listed, printable, printable_json
+from istio_aux.model.text import NO_COMMAND, Command, listed, printable, printable_json
 from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.quit.rules import Action, Ignore, Quit, Wait

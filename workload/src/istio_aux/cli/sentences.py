@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from istio_aux.cli.output import NO_COMMAND, Command, command
 from istio_aux.cli.terminal import Cell, Style, Terminal, age
 from istio_aux.model import owners
 from istio_aux.model.answers import MOST
 from istio_aux.model.findings import Code
 from istio_aux.model.pod import Pod
 from istio_aux.model.resources import total
+from istio_aux.model.text import NO_COMMAND, Command, command
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import FINISHED, Action, Quit
 from istio_aux.repair.rules import ReportUnmeshed

@@ -8,7 +8,10 @@ escaped before it reaches a terminal, a log line or an Event.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Sequence
+from itertools import chain
+from typing import LiteralString, NewType
 
 import msgspec
 
@@ -17,6 +20,7 @@ UNDECODABLE = (ValueError, RecursionError)
 
 _LINE = 200  # Characters of what another program says.
 _SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.
+_WORD = 500  # Characters of a word of a command: a name has 253 at most, and a kind before it.
 _LISTED = 20  # Names of a list; a pod may have thousands of containers.
 
 
@@ -76,3 +80,26 @@ def printable_json(body: bytes) -> bytes:
         return body
     # For a character, json escapes more than it has to.
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()
+
+
+Command = NewType("Command", str)
+"""Commands to paste, one a line, or none; `command` alone makes them."""
+NO_COMMAND = Command("")
+
+
+def command(words: LiteralString, *theirs: str | Sequence[str]) -> Command:
+    """A command to paste: ``words``, with what others wrote for each ``{}``, quoted for a shell.
+
+    A list is so many words. None is made with a word that a program would read as an option, and
+    that may name another cluster, nor with one that is no text of one line.
+    """
+    given = [(each,) if isinstance(each, str) else each for each in theirs]
+    for word in chain.from_iterable(given):
+        if not word.isprintable() or not 0 < len(word) <= _WORD or word.startswith("-"):
+            return NO_COMMAND
+    return Command(words.format(*map(shlex.join, given)))
+
+
+def commands(*of: Command) -> Command:
+    """The same commands, one a line."""
+    return Command("\n".join(filter(None, of)))
