@@ -231,7 +231,7 @@ def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:
         if holders:
             report.show(Output(kind), audit.holders(), report.holders_text, audit=audit)
         else:
-            report.show(Output(kind), audit.findings, report.audit_text, audit=audit)
+            report.show(Output(kind), audit.findings, report.audit_text, audit=audit, now=NOON)
     return stream.buffer.getvalue()
 
 

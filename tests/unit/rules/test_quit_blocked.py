@@ -167,8 +167,9 @@ def test_a_native_sidecar_holds_each_pod_for_a_moment_which_a_command_does_not_t
     """By the times of the pod alone; since when its proxy could have been ready is known, too."""
 
     def found(seconds: float) -> Any:
-        judgement = judged(pod, moment(END, seconds))
-        return report.audit(pod, None, judgement, lambda _: Expectation(True, ""))
+        now = moment(END, seconds)
+        meshed = Expectation(True, "")
+        return report.audit(pod, None, judged(pod, now), lambda _: meshed, now=now.date)
 
     assert found(59) is None
     assert (found(60).state, found(60).by, found(60).since) == (state, ("istio-proxy",), END)
@@ -552,8 +553,9 @@ def test_no_other_pod_is_told_of(pod: Pod) -> None:
 
 
 def found(pod: Pod, seconds: float | None) -> Any:
-    judgement = judged(pod, None if seconds is None else moment(OVERDUE, seconds))
-    return report.audit(pod, None, judgement, lambda _: Expectation(True, ""))
+    now = moment(OVERDUE, seconds or 0)
+    judgement = judged(pod, None if seconds is None else now)
+    return report.audit(pod, None, judgement, lambda _: Expectation(True, ""), now=now.date)
 
 
 def test_it_is_a_holder_from_five_minutes_past_its_grace_period_on() -> None:

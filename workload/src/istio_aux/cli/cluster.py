@@ -131,7 +131,7 @@ async def explain(
         judged = await _hook_failed(client, judged)
         if not each.names_proxy:
             mesh = mesh or (await survey(client))[0]
-            meshed, _ = report.outside(each, known[where], judged, mesh.expected)
+            meshed, _ = report.outside(each, known[where], judged, mesh.expected, now=now.date)
             if isinstance(meshed, ReportUnmeshed) and meshed.doubted:
                 meshed, _ = report.outside(
                     each,
@@ -139,6 +139,7 @@ async def explain(
                     judged,
                     mesh.expected,
                     await ask(client, each.metadata.key),
+                    now=now.date,
                 )
         waits = each.unschedulable and resources.requests(each)
         if waits and waits.gpus and held is None:
@@ -304,7 +305,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
                 kubelet=await kubelet_of(client, pod, kubelets),
             )
         )
-        outcome = report.audit(pod, its_labels, judged, mesh.expected)
+        outcome = report.audit(pod, its_labels, judged, mesh.expected, now=now.date)
         if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
             asked += 1
             outcome = report.audit(
@@ -313,6 +314,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
                 judged,
                 mesh.expected,
                 await ask(client, key),
+                now=now.date,
             )
         tally.judged(pod, judged, outcome)
     remarks = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal, TypeVar, get_args
 
@@ -219,13 +219,13 @@ def audit(
     expected: Callable[[Wish], Expectation],
     listens: bool | None = None,
     *,
-    now: datetime | None = None,
+    now: datetime,
 ) -> Finding | str | None:
     """Return what is wrong with one pod, which was judged; None when all is well.
 
     ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
     have a sidecar. The text says why it is unknown whether the pod is in its mesh. ``listens``: see
-    `decide`. ``now`` is given if that is a time of the past.
+    `decide`. ``now`` is of the clock that the answer goes by: of this moment, or of a file.
     """
     action, expectation = outside(pod, labels, judged, expected, listens, now=now)
     match action:
@@ -278,7 +278,7 @@ def outside(
     expected: Callable[[Wish], Expectation],
     listens: bool | None = None,
     *,
-    now: datetime | None = None,
+    now: datetime,
 ) -> tuple[RepairAction, Expectation]:
     """Decide whether a pod is in its mesh, and in which it should be; see `audit`."""
     settings, asking = judged.installation.settings, judged.installation.applications
@@ -293,7 +293,7 @@ def outside(
             expectation,
             policy,
             live=None,
-            settled=(now or datetime.now(UTC)).timestamp() >= candidate.addressed + SETTLED,
+            settled=now.timestamp() >= candidate.addressed + SETTLED,
             listens=listens,
         ),
         expectation,
@@ -377,13 +377,12 @@ def audit_text(
     terminal: Terminal,
     *,
     audit: Audit,
-    now: datetime | None = None,
+    now: datetime,
 ) -> str:
     """A table, what holds pods and why no installation looks after them, and a summary.
 
     Ages count until ``now``.
     """
-    moment = now or datetime.now(UTC)
     rows = [
         (
             namespace,
@@ -391,7 +390,7 @@ def audit_text(
             str(len(pods)),
             state,
             min(pod.code for pod in pods),
-            age(earliest(pod.created for pod in pods), moment),
+            age(earliest(pod.created for pod in pods), now),
             minute(earliest(pod.since for pod in pods)),
             reason,
         )
