@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from unit.apiserver import ApiServer
-from unit.screens import Ask, objects
+from unit.injecting import ENABLED
+from unit.screens import Ask, install, objects
+from unit.test_cli_unmeshed import Istio
 
 
 @pytest.mark.parametrize(
@@ -20,7 +22,27 @@ async def test_an_account_that_may_not_list_all_is_told_what_is_not_known_of_ist
 ) -> None:
     async with ApiServer() as api:
         api.refuse(refused, 403, "Forbidden", "forbidden")
-        shown = await ask(api, "check", "-o", "json", "--timeout", "20")
+        shown = await ask(api, "check", "-o", "json", "--timeout", "10")
     told = [each for each in objects(shown) if each["check"] in {"injector", "injectors"}]
     assert [(each["result"], each["what"]) for each in told] == [("unknown", why)]
     assert "grant the account the right" in told[0]["do"]
+
+
+async def test_it_counts_the_pods_that_audit_names(ask: Ask) -> None:
+    """Also one that `inject-selector` chooses, and whose annotation says no to Istio alone."""
+    settings = {"namespace-selectors": "istio-injection=enabled", "inject-selector": "app=web"}
+    async with Istio() as api:
+        api.configure(bundle=None)
+        api.put_policy("policy: enabled")
+        api.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
+        await install(api, settings)
+        no = {"sidecar.istio.io/inject": "false"}
+        await api.run_pod("chosen", labels={"app": "web"}, annotations=no)
+        await api.run_pod("left", labels={"app": "other"}, annotations=no)
+        named = await ask(api, "audit", "-o", "json")
+        shown = await ask(api, "check", "-o", "json", "--timeout", "10")
+    assert [(each["name"], each["code"]) for each in objects(named)] == [("chosen", "IA0105")]
+    lacks, others = [each["what"] for each in objects(shown) if each["check"] == "pods"]
+    assert "lack the sidecar that Istio would give them" in lacks
+    assert "shop/chosen" in lacks
+    assert others == "1 of 2 need no change"

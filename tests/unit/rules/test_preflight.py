@@ -30,9 +30,13 @@ from istio_aux.model.findings import Code
 from istio_aux.model.limits import Limits, ResourceQuota
 from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import Pod
-from istio_aux.model.policy import Capability, QuitPolicy, Right, StartPolicy
+from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
 from istio_aux.model.text import command
 from istio_aux.model.webhooks import Configuration
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import decide
+from istio_aux.repair import rules as repair
+from istio_aux.repair.candidate import Candidate
 from istio_aux.settings import read_published
 from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
@@ -464,7 +468,9 @@ def test_each_pod_that_is_there_is_told_what_would_change(
         notes = {**(pod.metadata.annotations or {}), "sidecar.istio.io/status": "{}"}
         pod = replace(pod, metadata=replace(pod.metadata, annotations=notes))
 
-    found = preflight.change(pod, expectation, how, QuitPolicy(), moment(NOW))
+    decision = decide(PodFacts(pod, QuitPolicy()), moment(NOW))
+    meshed = repair.decide(Candidate.of(pod), expectation, RepairPolicy(), live=None)
+    found = preflight.change(pod, decision, meshed, expectation, how)
 
     assert found is None if says is None else says in (found or "")
 

@@ -296,23 +296,24 @@ async def _pods(
             failed.setdefault(failure.code, []).append(f"{about.namespace}/{about.name}")
         if pod.status.phase == "Failed":
             continue
-        ours, out = found.of(pod, labels)
-        wish = Wish.of(pod, labels)
-        settings, wanted = ours.settings, mesh.expected(wish)
+        judged = found.judge(pod, labels, now)
+        meshed, wanted = report.outside(pod, labels, judged, mesh.expected, now=now.date)
+        settings, wish = judged.installation.settings, Wish.of(pod, labels)
         owner = controller(about)
         how = msgspec.structs.replace(
             mesh.start(settings.start(Capability.UNKNOWN), wish),
             job=JobCounts(exits=bool(owner and owner.uid in jobs)),
             limits=limits.of(about.namespace),
         )
-        seen += not out.why
-        if not out.why and pod.has_proxy and cut_off(pod):
+        seen += not judged.left_out
+        if not judged.left_out and pod.has_proxy and cut_off(pod):
             cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
-        if out.why:
+        if judged.left_out:
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
+                out = LeftOut(judged.left_out, judged.change)
                 number = left_out.get(about.namespace, (out, 0))[1]
                 left_out[about.namespace] = out, number + 1
-        elif what := preflight.change(pod, wanted, how, settings.quit_policy, now):
+        elif what := preflight.change(pod, judged.decision, meshed, wanted, how):
             changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     counting = [
         job for job in jobs.values() if found.selects(namespaces.get(job.partition("/")[0], {}))

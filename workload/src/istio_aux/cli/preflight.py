@@ -20,16 +20,13 @@ from istio_aux.model.answers import State
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.ending import DRAIN, LONG
 from istio_aux.model.findings import Code
-from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, decode
-from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
+from istio_aux.model.policy import Capability, Right, StartPolicy
 from istio_aux.model.text import NO_COMMAND, Command, command, commands, listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
 from istio_aux.model.wish import Wish, ambient_by
-from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit, decide
+from istio_aux.quit.rules import Action, Quit
 from istio_aux.repair import rules as repair
-from istio_aux.repair.candidate import Candidate
 from istio_aux.start.plan import before_injection, plan
 
 NAMED = 5  # Objects that a result names; the others are counted.
@@ -445,18 +442,19 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Ite
 
 def change(
     pod: Pod,
+    decision: Action,
+    meshed: repair.RepairAction,
     expectation: Expectation,
     how: StartPolicy,
-    policy: QuitPolicy,
-    now: Moment,
 ) -> str | None:
     """Say what istio-aux would do about a pod that is there; None: nothing.
 
-    How a pod starts is decided when its controller creates the next one.
+    It was judged as `audit` judges it. How a pod starts is decided when its controller creates the
+    next one.
     """
-    if pod.status.phase == "Running" and isinstance(decide(PodFacts(pod, policy), now), Quit):
+    if pod.status.phase == "Running" and isinstance(decision, Quit):
         return "are finished, and their sidecars would be told to exit now"
-    match repair.decide(Candidate.of(pod), expectation, RepairPolicy(), live=None):
+    match meshed:
         case repair.ReportUnmeshed(unmeshed=True):
             return "lack the sidecar that Istio would give them: race-policy"
         case _ if not expectation.expected:
