@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -102,7 +103,8 @@ def explained(pod: Pod) -> report.Explanation:
 
 def audited(pod: Pod) -> report.Finding | str | None:
     ours = judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
-    return report.audit(pod, mesh.ENABLED, ours, lambda wish: expected(wish, HOOKS, mesh.POLICIES))
+    meshed = partial(expected, hooks=HOOKS, policies=mesh.POLICIES)
+    return report.audit(pod, mesh.ENABLED, ours, meshed, now=NOW.date)
 
 
 def read_file(body: bytes) -> None:
@@ -205,7 +207,7 @@ def _shown(answers: list[Any]) -> Iterator[str]:
                 report.show(Output(output), [explanation], report.explain_text)
             if isinstance(finding, report.Finding):
                 audit = report.Audit([finding], 1)
-                report.show(Output(output), [finding], report.audit_text, audit=audit)
+                report.show(Output(output), [finding], report.audit_text, audit=audit, now=NOW.date)
         yield from stream.buffer.getvalue().decode().split("\n")
 
 
