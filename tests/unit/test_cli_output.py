@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from istio_aux.cli import files, main
 from istio_aux.kube.actions import CONFIGURATIONS
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, document, exited
@@ -305,3 +306,18 @@ def test_a_job_that_counts_exit_codes_of_sidecars_keeps_them_as_they_are_and_is_
     spec = yaml.safe_load(shown.out)["spec"]["template"]["spec"]
     assert [each["name"] for each in spec["containers"]] == ["main", "cloud-sql-proxy"]
     assert f"left alone: cloud-sql-proxy: {why}" in explained.out
+
+
+def test_what_no_command_has_foreseen_is_one_line_and_debug_prints_its_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> int:
+        raise KeyError("a\nb")
+
+    monkeypatch.setattr(files, "mutate", broken)
+    assert main(["mutate", "-f", "none"]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith("a fault of istio-aux: KeyError: ")
+    assert (line.count("\n"), "--debug" in line) == (1, True)
+    with pytest.raises(KeyError):
+        main(["--debug", "mutate", "-f", "none"])

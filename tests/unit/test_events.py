@@ -159,6 +159,15 @@ def warn(recorder: Events, namespace: str, note: str) -> None:
     recorder.emit(pod, "Warning", reason="ProxyLost", action="Quit", note=note)
 
 
+async def test_of_namespaces_that_come_without_end_only_the_last_ones_are_kept() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        recorder = Events(client, "host")
+        for index in range(5 * events.WAITING):
+            warn(recorder, f"new-{index}", "new")
+        assert len(recorder._waiting) == events.WAITING
+        assert len(recorder._turns) <= 2 * events.WAITING
+
+
 async def test_events_about_many_pods_are_dropped_first() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         recorder = Events(client, "host", rate=1000)

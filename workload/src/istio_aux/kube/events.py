@@ -55,8 +55,9 @@ class Events:
         self._now = clock
         # Of each namespace sorted by kind: a number follows, and the Event.
         self._waiting = dict[str, list[tuple[int, int, bytes]]]()
-        # How often each namespace has had its turn since all was sent. The one that has had fewest
-        # is next; one that comes later begins a turn before those that wait.
+        # How often each namespace has had its turn since all was sent, of twice `WAITING` at most.
+        # The one that has had fewest is next; one that comes later begins a turn before those that
+        # wait.
         self._turns = dict[str, int]()
         self._unsent = asyncio.Queue[None]()  # One for each Event.
         self._emitted = 0
@@ -131,8 +132,8 @@ class Events:
         _, _, body = self._waiting[namespace].pop(place)
         if not self._waiting[namespace]:
             del self._waiting[namespace]
-        if not self._waiting:
-            self._turns.clear()
+        if not self._waiting or len(self._turns) > 2 * WAITING:
+            self._turns = {each: self._turns[each] for each in self._waiting}
         return body
 
     async def run(self) -> None:
