@@ -23,7 +23,7 @@ from lightkube.resources.core_v1 import Namespace
 from demo.promise import Check
 from demo.steps import Narrator, Steps
 from demo.story import JobStory
-from demo.watching import LINGER, watch
+from demo.watching import linger, watch
 
 KUBERNETES = tools.VERSION.removeprefix("v")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -72,7 +72,8 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
     )
     if not story.succeeded:
         state = story.condition or "not over"
-        since = f"{LINGER:.0f} s after its payloads ended" if _hangs(story) else "to the end"
+        patience = linger(helped=scene.helped)
+        since = f"{patience:.0f} s after its payloads ended" if _hangs(story) else "to the end"
         steps.done(f"{scene.namespace}: {story.kind} {story.name} still {state} {since}")
     return story
 

@@ -17,12 +17,18 @@ from lightkube.resources.core_v1 import Pod
 from demo import observe
 from demo.story import JobStory
 
-# How long to go on looking at a job whose last payload has ended. A quit takes 2 to 3 s.
-LINGER = 8.0
 # Warm, the longest job took 30 s; no machine that can run a cluster is ten times slower.
 LIMIT = 300.0
 
 Tell = Callable[[JobStory], None]
+
+
+def linger(*, helped: bool) -> float:
+    """For how many seconds to go on looking at a job whose last payload has ended.
+
+    A quit takes 2 to 3 s, and ten times as long on a machine that is very busy.
+    """
+    return 25.0 if helped else 8.0
 
 
 @dataclass
@@ -43,7 +49,7 @@ class Sightings:
 
 
 def watch(kubeconfig: Path, resource: type, job: Any, *, helped: bool, tell: Tell) -> JobStory:
-    """Create the job and watch it until it succeeded, or hung for LINGER seconds, or LIMIT passed.
+    """Create the job and watch it until it succeeded, or hung for `linger`, or LIMIT passed.
 
     Args:
         kubeconfig: credentials that may do all of it.
@@ -103,18 +109,18 @@ async def _await_end(
     seen: Sightings, watches: list[asyncio.Task[None]], *, helped: bool, tell: Tell
 ) -> None:
     loop = asyncio.get_running_loop()
-    limit, hung_since = loop.time() + LIMIT, None
+    limit, patience, hung_since = loop.time() + LIMIT, linger(helped=helped), None
     while True:
         story = seen.story(helped=helped)
         tell(story)
         now = loop.time()
         hung_since = (hung_since or now) if hanging(story) else None
-        if over(story) or now >= limit or (hung_since and now >= hung_since + LINGER):
+        if over(story) or now >= limit or (hung_since and now >= hung_since + patience):
             return
         for task in watches:
             if task.done():
                 task.result()  # A watch that ended leaves us blind: its error is the result.
-        wait = min(limit, hung_since + LINGER if hung_since else limit) - now
+        wait = min(limit, hung_since + patience if hung_since else limit) - now
         seen.changed.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(seen.changed.wait(), min(wait, 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 from collections.abc import Iterator
@@ -32,6 +33,21 @@ def root_level() -> Iterator[None]:
     """Restore the root logger's level: ops sets it to debug, which breaks tests of the log."""
     yield
     logging.getLogger().setLevel(LEVEL)
+
+
+def pytest_collection_finish() -> None:
+    """All modules and tests are there to stay: the garbage collector need not look at them again."""
+    gc.freeze()
+
+
+@pytest.fixture
+def only_new() -> None:
+    """For tests that collect garbage again and again: what other tests have left is not looked at.
+
+    Looking at all of it takes a second, in which the event loop stands still.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

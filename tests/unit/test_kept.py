@@ -264,13 +264,11 @@ async def table(name: str, size: int) -> list[tuple[str, int, int]]:
     process, rows, usual = Process(), list[tuple[str, int, int]](), 0
     made = [*hostile(kind, base, size)]
     tracemalloc.start()
-    gc.freeze()  # What was there before need not be looked at again and again.
     await cost(process, kind, made[0][1])
     for path, text in made:
         left = await cost(process, kind, text)
         rows.append((path, len(text), left - usual))
         usual = usual or left
-    gc.unfreeze()
     tracemalloc.stop()
     return rows
 

@@ -207,27 +207,38 @@ async def quits(world: World, number: int, prefix: str) -> None:
     await until(lambda: len(world.controller.known) == 0, "all are forgotten")
 
 
-async def test_neither_quits_nor_attempts_that_hang_leave_descriptors_or_objects() -> None:
+async def nothing_left(world: World, before: int) -> None:
+    """Wait until all objects are gone, and all descriptors but those that were there before."""
+    await until(lambda: len(world.controller.known) == 0, "all are forgotten")
+    await until(lambda: objects() == [], "nothing of them is left")
+    await until(lambda: descriptors() <= before + POOL, "every connection is closed")
+
+
+@pytest.mark.usefixtures("only_new")
+async def test_quits_leave_neither_descriptors_nor_objects() -> None:
+    async with cluster() as world:
+        await quits(world, AT_ONCE, "warm")
+        before = descriptors()
+        await quits(world, 100, "job")
+        await nothing_left(world, before)
+
+
+@pytest.mark.usefixtures("only_new")
+async def test_attempts_that_hang_leave_neither_descriptors_nor_objects() -> None:
     """kubernetes#103177, python#1132: a WebSocket that was given up is closed."""
     async with cluster(limits=replace(FAST, deadline=0.2)) as world:
 
         async def hang(socket: web.WebSocketResponse, *_: str) -> None:
             await socket.receive()
 
-        await quits(world, AT_ONCE, "warm")
         before = descriptors()
-        await quits(world, 100, "job")
-        told = len(world.told)
         world.api.on_exec = world.api.on_forward = hang
         names = [f"hung-{index}" for index in range(AT_ONCE)]
         await asyncio.gather(*(world.pod(name) for name in names))
-        await until(lambda: len(world.told) >= told + 4 * AT_ONCE, "all were tried again")
+        await until(lambda: len(world.told) >= 4 * AT_ONCE, "all were tried again")
         for name in names:
             world.api.remove("pods", "training", name)
-        # Looking for objects stops the loop for long, so it comes when the loop has little to do.
-        await until(lambda: len(world.controller.known) == 0, "all are forgotten")
-        await until(lambda: objects() == [], "nothing of them is left")
-        await until(lambda: descriptors() <= before + POOL, "every connection is closed")
+        await nothing_left(world, before)
 
 
 # kuma#13617: exec and port-forward name a pod by its name, and another pod may have got that.

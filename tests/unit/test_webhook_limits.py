@@ -302,6 +302,7 @@ async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPat
         await until(lambda: trimmed, "it is given back")
 
 
+@pytest.mark.usefixtures("only_new")
 async def test_hostile_clients_leave_nothing_behind() -> None:
     async def hostile(number: int) -> None:
         with raw(hook) as connection:

@@ -157,7 +157,7 @@ class Client:
         the API server of Kubernetes 1.36 a third more.
         """
         access = await self._access.current()
-        _still.set(still)
+        _checks.set(checks := [still] if still else [])
         try:
             with _errors(self._access):
                 async with self._open.ws_connect(
@@ -178,7 +178,7 @@ class Client:
                         # Its `close` reads while the peer sends, without yielding to other tasks.
                         socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         finally:
-            _still.set(None)
+            checks.clear()  # The connection, and timers of its pool, keep the context.
 
     @property
     def _open(self) -> aiohttp.ClientSession:
@@ -282,17 +282,16 @@ class Client:
 
 
 # What has to hold when the next request of this task is sent.
-_still = ContextVar[Check | None]("still", default=None)
+_checks = ContextVar[list[Check]]("checks")
 
 
 class _Request(aiohttp.ClientRequest):
     """A request that is sent only if what it rests on still holds when it has its connection."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        if still := _still.get():
-            _still.set(None)  # It sends requests itself.
-            if not await still():
-                raise LateError(CHANGED)
+        # A check sends requests itself, so it is removed first.
+        if (checks := _checks.get([])) and not await checks.pop()():
+            raise LateError(CHANGED)
         return await super().send(conn)
 
 
