@@ -1,7 +1,7 @@
 """Floods a webhook with reviews, in a process of its own; only Python's own modules are needed.
 
-Each connection comes from an address of its own, as those of pods do, and asks again as soon as it
-is answered.
+Each connection comes from an address of its own, as those of pods do, or all come from one. Each
+asks again as soon as it is answered.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import ssl
 import subprocess
 import sys
@@ -36,39 +37,55 @@ def bodies() -> dict[str, bytes]:
 
     nested = '[{"a":' + '{"a":' * 9000 + "1" + "}" * 9000 + "}]"
     keys = "{" + ", ".join(f"k{n}: {'v' * 22}" for n in range(495)) + "}"
+    maps = "{" + ", ".join(f"k{n}: {{a: b}}" for n in range(330)) + "}"
     return {
         "9,000 levels": review({"managedFields": MARK}).replace(f'"{MARK}"', nested).encode(),
         "495 keys": review({"annotations": {"proxy.istio.io/config": keys}}).encode(),
+        "330 maps": review({"annotations": {"proxy.istio.io/config": maps}}).encode(),
     }
 
 
 @contextmanager
 def flooding(
-    host: str, port: int, connections: int, body: bytes, rate: float = 0
+    host: str,
+    port: int,
+    connections: int,
+    body: bytes,
+    rate: float = 0,
+    *,
+    addresses: int = 0,
+    begun: bool = True,
 ) -> Generator[list[float]]:
     """Send reviews in the block; in the end the list has how many seconds each answer took.
 
     ``rate``: so many a second, on a schedule that slow answers do not shift: from when a review was
-    due. 0: as fast as they are answered.
+    due. 0: as fast as they are answered. ``addresses`` of the connections; 0: each has its own.
+    ``begun``: the block begins with the first answer.
     """
     with tempfile.NamedTemporaryFile() as file:
         file.write(body)
         file.flush()
         attacker = subprocess.Popen(
-            [sys.executable, __file__, host, str(port), str(connections), file.name, str(rate)],
+            [
+                *(sys.executable, __file__, host, str(port), str(connections)),
+                *(file.name, str(rate), str(addresses or connections)),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         answered: list[float] = []
         with attacker:
             assert attacker.stdout
-            attacker.stdout.readline()
+            if begun:
+                attacker.stdout.readline()
             try:
                 yield answered
             finally:
-                answered += json.loads(attacker.communicate("")[0])
+                answered += json.loads(attacker.communicate("")[0].splitlines()[-1])
 
 
-async def _attack(host: str, port: int, connections: int, body: bytes, rate: float) -> list[float]:
+async def _attack(
+    host: str, body: bytes, port: int, connections: int, *, rate: float, addresses: int
+) -> list[float]:
     """Send reviews until stdin ends; returns how long each answer took."""
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
@@ -78,7 +95,8 @@ async def _attack(host: str, port: int, connections: int, body: bytes, rate: flo
     start = time.monotonic()
 
     async def ask(number: int) -> None:
-        address, due = f"127.9.{number // 250}.{number % 250 + 1}", start
+        high, low = divmod(number % addresses, 250)
+        address, due = f"127.9.{high}.{low + 1}", start
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
                 reader, writer = await asyncio.open_connection(
@@ -106,8 +124,10 @@ async def _attack(host: str, port: int, connections: int, body: bytes, rate: flo
 
 
 if __name__ == "__main__":
-    _host, _port, _connections, _body, _rate = sys.argv[1:]
+    _host, _port, _connections, _body, _rate, _addresses = sys.argv[1:]
+    _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _most))
     _sent = Path(_body).read_bytes()
-    print(
-        json.dumps(asyncio.run(_attack(_host, int(_port), int(_connections), _sent, float(_rate))))
-    )
+    _where = _host, _sent, int(_port), int(_connections)
+    _took = asyncio.run(_attack(*_where, rate=float(_rate), addresses=int(_addresses)))
+    print(json.dumps(_took))

@@ -72,12 +72,12 @@ def verdicts(groups: Groups, programs: Sequence[Measured]) -> Iterator[Verdict]:
             if row.beside is not None:
                 other = numbers.get(CONTROLLER, {}).get(row.key)
                 most = None if other is None else other * row.scale * row.beside
-                yield _verdict(row, value, most, f"{row.beside:g} of {CONTROLLER}'s: ")
+                yield _verdict(row, value, most, f"{row.beside:g}x: ")
 
 
 def _verdict(row: Row, value: float | None, most: float | None, beside: str) -> Verdict:
     met = value is not None and most is not None and value * row.scale <= most
-    goal = f"at most {beside}{'not measured' if most is None else f'{most:.{row.digits}f}'}"
+    goal = f"≤ {beside}{'not measured' if most is None else f'{most:.{row.digits}f}'}"
     return Verdict(row.what, _shown(row, value), goal, met)
 
 

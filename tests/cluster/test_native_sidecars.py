@@ -93,6 +93,19 @@ def test_pods_become_and_authors_are_told_what_the_table_says(
     assert all(case.warns in told[case.name] for case in BY_OPTION)
 
 
+def test_the_address_that_brings_a_dry_run_of_ours_is_known_as_the_api_servers(
+    cluster: lab.Cluster, namespace: str, program: Program
+) -> None:
+    """The injector is probed in the namespace that is selected."""
+
+    def known() -> list[str]:
+        return [line["message"] for line in program.lines() if line["event"] == "api-server"]
+
+    lab.until(known, what="an API server to be known")
+
+    assert known() == [f"{cluster.host} is an API server's"]
+
+
 SMALL, LARGE = {"cpu": "500m", "memory": "512Mi"}, {"cpu": "2500m", "memory": "2Gi"}
 OWN: list[dict[str, Any]] = [
     {"requests": SMALL}, {"requests": LARGE}, {"requests": {"cpu": "599m"}}, {"limits": LARGE},

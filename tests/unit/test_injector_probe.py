@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from istio_aux.injector import probe
 from istio_aux.injector.probe import Rhythm, ask, check_kubelets
-from istio_aux.injector.probe_rules import Question
+from istio_aux.injector.probe_rules import WORD, Question
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import State
@@ -86,7 +86,9 @@ async def test_the_whole_chain_of_webhooks_decides(
         assert why in found.native.why
         refused = world == "default" and later in {(denies,), (drops_and_is_refused,)}
         assert len(api.dry_runs) == (3 if refused else 2)
-        assert api.dry_runs[0]["metadata"]["generateName"] == "istio-aux-probe-"
+        metadata = api.dry_runs[0]["metadata"]
+        assert metadata["generateName"] == "istio-aux-probe-"
+        assert WORD in metadata["annotations"].values()
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,12 @@ def test_strangers_are_closed_before_connections_of_an_address_that_was_answered
     """Also such connections as were there before its first answer."""
     early, known = accept(connections, "api", "api")
     connections.answer(known)
-    late = accept(connections, "api", "api")
+    (late,) = accept(connections, "api")
 
     strangers = accept(connections, *"abcdefgh")
 
-    assert closed(connections) == strangers[:-1]
-    assert [*connections] == [early, known, *late, strangers[-1]]
+    assert closed(connections) == strangers[:-2]
+    assert [*connections] == [early, known, late, *strangers[-2:]]
 
 
 def test_an_address_that_was_answered_long_ago_is_a_stranger(
@@ -109,10 +109,39 @@ def test_an_address_that_was_answered_long_ago_is_a_stranger(
     assert closed(connections) == [again]
 
 
-def test_a_stranger_is_not_closed_for_an_address_with_many(connections: Connections[Peer]) -> None:
-    few, *_ = accept(connections, "few", *["many"] * 50)
+@pytest.mark.parametrize("answered", [False, True], ids=["strangers", "both were answered"])
+def test_an_address_with_more_than_half_of_the_room_loses_a_connection_first(
+    connections: Connections[Peer], *, answered: bool
+) -> None:
+    peers = accept(connections, "few", "many")
+    for peer in peers if answered else []:
+        connections.answer(peer)
 
-    assert few not in closed(connections)
+    (new,) = accept(connections, "few")
+    attack = accept(connections, *["many"] * 50)
+
+    assert not {new, *peers[:1]} & {*closed(connections)}
+    assert {*connections} >= {*attack[-2:]}
+
+
+def test_connections_of_an_api_server_are_closed_last() -> None:
+    """Also in a burst, and beside attackers that were answered from many addresses."""
+    connections = Connections[Peer](MOST, MIB, known={"api"})
+    for peer in accept(connections, *"abcd"):
+        connections.answer(peer)
+
+    burst = accept(connections, *["api"] * MOST)
+    attackers = accept(connections, *"abcd")
+
+    assert closed(connections) == attackers
+    assert {*burst} < {*connections}
+
+
+def passed(turns: Turns, waiting: dict[int, str], seconds: float) -> str:
+    """The address whose turn it was, and took so long."""
+    address = waiting.pop(turns.choose(waiting))
+    turns.spend(address, seconds)
+    return address
 
 
 @pytest.mark.parametrize(
@@ -132,17 +161,21 @@ def test_each_rule_of_whose_turn_it_is_has_a_third_of_the_time(
     many addresses nor many connections of one, slow or cheap, keep an API server waiting for long.
     """
     turns = Turns()
-    for address, took in (("api", 2.0), ("slow", 5.0), ("cheap", 1.0), ("api", 2.0)):
-        turns.learn(address, took)
+    took = {"api": 2.0, "slow": 5.0, "cheap": 1.0}
+    for address in ["api", "slow", *["cheap"] * 2, "api", *["cheap"] * 4]:  # Each rule has had 5.
+        passed(turns, {0: address}, took[address])
     waiting = dict(enumerate(["slow"] * 9 + ["api", "cheap"] * 4))
 
-    chosen = list[str]()
-    for cost in costs:
-        number = turns.choose(waiting)
-        turns.spend(cost)
-        chosen.append(waiting.pop(number))
+    assert [passed(turns, waiting, cost) for cost in costs] == order
 
-    assert chosen == order
+
+def test_an_api_server_has_a_third_of_the_time_although_others_were_there_before_it() -> None:
+    turns = Turns(known={"api"})
+    for early in "abc" * 3:
+        passed(turns, {0: early}, 1)
+    waiting = dict(enumerate([*"abc"] * 9 + ["api"] * 9))
+
+    assert [passed(turns, waiting, 1) for _ in range(9)][2::3] == ["api"] * 3
 
 
 def test_what_costs_too_much_closes_those_that_have_waited_longest(

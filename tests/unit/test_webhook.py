@@ -7,14 +7,17 @@ import base64
 import errno
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.injector.probe_rules import WORD
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.serving import ServingLimits
 from istio_aux.start import plan, webhook
+from istio_aux.start.turns import Turns
 from lab.sidecar_cases import Case
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
@@ -98,6 +101,40 @@ async def test_a_proxy_that_istio_makes_native_stays_so_unless_the_job_is_known_
         assert api.requests == [READ]
 
     assert ("patch" in answer.response) is classic
+
+
+@pytest.mark.parametrize(("seconds", "words", "times"), [
+    (3600.0, ["none of ours", WORD, WORD], 1), (0.0, [WORD, WORD], 2), (0.0, ["none of ours"], 0)
+])  # fmt: skip
+async def test_who_brings_a_dry_run_of_this_process_is_known_as_an_api_server_for_so_long(
+    seconds: float, words: list[str], times: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(webhook, "KNOWN", seconds)
+    path = tmp_path / "log"
+    with logging_to(path.open("wb")):
+        async with serving() as hook:
+            for word in words:
+                marked = {"generateName": "a-", "annotations": {"any": word}}
+                await hook.ask(post(review(metadata=marked)))
+    assert path.read_text().count("127.0.0.1 is an API server's") == times
+
+
+async def test_each_step_of_a_handshake_waits_for_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Handshakes cost more than most reviews, and anybody may begin any number of them."""
+    chosen = list[str]()
+    choose = Turns.choose
+
+    def chosen_one(self: Turns, waiting: Mapping[Any, str]) -> Any:
+        chosen.append("a step")
+        return choose(self, waiting)
+
+    monkeypatch.setattr(Turns, "choose", chosen_one)
+    async with serving() as hook:
+        await hook.ask(post(review()))
+
+    assert len(chosen) == 3, "ClientHello, Finished, the review"
 
 
 async def test_jobs_that_pods_of_one_namespace_name_delay_no_pod_of_another(

@@ -14,8 +14,8 @@ import resource
 import ssl
 from asyncio import sslproto
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Container
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
@@ -30,11 +30,10 @@ from istio_aux.tasks import until
 _log = logging.getLogger(__name__)
 
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
-ACCEPTS = 16  # Connections accepted in one turn of the event loop.
+ACCEPTS = 4  # Connections accepted in one turn of the event loop.
 BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read.
 CONNECTION = 64 << 10  # Bytes that a connection takes with TLS, HTTP and their buffers: 58 KiB.
 ADDRESSES = 1024  # Those that were answered last.
-OLDEST = 8  # Connections that have waited longest, of which one is closed.
 FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
 
 
@@ -87,14 +86,18 @@ P = TypeVar("P", bound=Peer)
 class Connections(OrderedDict[P, None]):
     """The open connections of a port; the first one has waited longest.
 
-    A connection that was answered is closed only for another one that was. Of the others, strangers
-    go first: of the `OLDEST` from addresses not answered lately, one of the address with most.
+    A connection that was answered is closed only for another one that was. The one that has waited
+    longest is closed: of an address with more than half of the room, else of a stranger before one
+    of an address that was answered lately, and of an API server last.
     """
 
-    def __init__(self, most: int, memory: int) -> None:
-        """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
+    def __init__(self, most: int, memory: int, known: Container[str] = ()) -> None:
+        """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others.
+
+        ``known`` are addresses of API servers.
+        """
         super().__init__()
-        self._most, self._memory = most, memory
+        self._most, self._memory, self._known = most, memory, known
         self._number, self._held = [0, 0], [0, 0]  # Of others, and of those that were answered.
         self._lately = OrderedDict[str, None]()  # Addresses that were answered.
 
@@ -132,9 +135,13 @@ class Connections(OrderedDict[P, None]):
         for answered in (False, True):
             if self._number[answered] > self._most or self._held[answered] > self._memory:
                 same = [peer for peer in self if peer.answered is answered]
-                few = [peer for peer in same if peer.address not in self._lately][:OLDEST]
-                number = Counter(peer.address for peer in few)
-                return max(few, key=lambda peer: number[peer.address], default=same[0])
+                [(most, number)] = Counter(peer.address for peer in same).most_common(1)
+                if number > self._most / 2 and most not in self._known:
+                    same = [peer for peer in same if peer.address == most]
+                return min(
+                    same,
+                    key=lambda peer: (peer.address in self._known, peer.address in self._lately),
+                )
         return None
 
 
@@ -142,7 +149,6 @@ class Connection(web.RequestHandler, Peer):
     """One connection from accept to close."""
 
     why: Closed | None = None  # Why it ends, once that is known.
-    _socket: asyncio.Transport
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(
@@ -171,15 +177,14 @@ class Connection(web.RequestHandler, Peer):
         self.listener.connections.add(self)
         self.listener.make_room()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         """asyncio: the handshake is done, or there is none."""
         super().connection_made(transport)
-        connection = cast("Any", transport)
-        connection.set_write_buffer_limits(BUFFER)
+        transport.set_write_buffer_limits(BUFFER)
         if self.listener.context:
-            connection.set_read_buffer_limits(BUFFER)
+            transport.set_read_buffer_limits(BUFFER)
         else:
-            self.accepted(connection)
+            self.accepted(transport)
         self.wait("idle")
 
     def data_received(self, data: bytes) -> None:
@@ -241,9 +246,10 @@ class Connection(web.RequestHandler, Peer):
         if self.waits_for == "request" and not self.why:
             self.listener.refused(status, text)
         if self.transport and self.waits_for != "linger":
-            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
-            head += f"Retry-After: 1\r\nContent-Length: {len(text) + 1}\r\n\r\n"
-            self.transport.write(f"{head}{text}\n".encode())
+            self.transport.write(
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
+                f"Retry-After: 1\r\nContent-Length: {len(text) + 1}\r\n\r\n{text}\n".encode()
+            )
             self.why = self.why or why
             self.wait("linger")
 
@@ -281,7 +287,23 @@ class _Tls(sslproto.SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("Connection", self._app_protocol).accepted(cast("asyncio.Transport", transport))
-        super().connection_made(cast("Any", transport))
+        if not transport.is_closing():  # It may be the one that was too many.
+            super().connection_made(cast("Any", transport))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: bytes arrived. Those of a handshake cost most, and wait for their turn."""
+        connection = cast("Connection", self._app_protocol)
+        if connection.waits_for == "handshake":
+            cast("asyncio.Transport", self._transport).pause_reading()
+            self._step = asyncio.create_task(self._shake(connection, nbytes))
+        else:
+            super().buffer_updated(nbytes)
+
+    async def _shake(self, connection: Connection, nbytes: int) -> None:
+        async with connection.listener.turn(connection):
+            super().buffer_updated(nbytes)
+        if self._transport:  # Else the handshake has failed.
+            cast("asyncio.Transport", self._transport).resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         connection = cast("Connection", self._app_protocol)
@@ -301,13 +323,17 @@ class Listener:
         context: Callable[[], ssl.SSLContext] | None = None,
         closed: Callable[[Closed], None] = lambda _why: None,
         refused: Callable[[int, str], None] = lambda _status, _text: None,
+        *,
+        turn: Callable[[Peer], AbstractAsyncContextManager[None]] = lambda _peer: nullcontext(),
+        known: Container[str] = (),
     ) -> None:
         """Let ``server`` answer; ``context`` returns the TLS context of a new handshake.
 
         ``closed`` gets why a connection ended; ``refused`` status and text of each error answer.
+        ``turn`` is entered for each step of a handshake. ``known`` are addresses of API servers.
         """
         self.server, self.limits, self.context = server, limits, context
-        self.closed, self.refused, self.draining = closed, refused, False
+        self.closed, self.refused, self.turn, self.draining = closed, refused, turn, False
         self.loop = asyncio.get_running_loop()
         self._handler, server.request_handler = server.request_handler, self._handle
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
@@ -316,6 +342,7 @@ class Listener:
         self.connections = Connections[Connection](
             max(1, min(limits.connections, some, memory // CONNECTION)),
             memory,
+            known,
         )
         self._before = 0  # Connections that there were.
 
@@ -330,15 +357,17 @@ class Listener:
 
     def _new(self) -> asyncio.BaseProtocol:
         connection = Connection(self)
-        if not self.context:
-            return connection
-        return _Tls(
-            self.loop,
-            connection,
-            self.context(),
-            cast("Any", None),
-            server_side=True,
-            ssl_shutdown_timeout=self.limits.request,
+        return (
+            _Tls(
+                self.loop,
+                connection,
+                self.context(),
+                cast("Any", None),
+                server_side=True,
+                ssl_shutdown_timeout=self.limits.request,
+            )
+            if self.context
+            else connection
         )
 
     async def close(self, patience: float) -> None:
@@ -385,10 +414,9 @@ class Listener:
 
     def _sweep(self) -> None:
         self._timer = self.loop.call_later(self.limits.sweep, self._sweep)
-        now = self.loop.time()
         for connection in [*self.connections]:
             waits_for = "request" if connection.writing_paused else connection.waits_for
-            if connection.since + getattr(self.limits, waits_for) <= now:
+            if connection.since + getattr(self.limits, waits_for) <= self.loop.time():
                 connection.expire()
         self._before = max(self._before, len(self.connections))
         if self._before >= len(self.connections) + FEWER:

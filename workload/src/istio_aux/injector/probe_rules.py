@@ -12,6 +12,7 @@ nothing about the injector. Kubelets run native sidecars from 1.29 on (KEP-753).
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
@@ -31,6 +32,8 @@ from istio_aux.model.webhooks import ClientConfig, Webhook
 from istio_aux.model.wish import Wish
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
+WORD = secrets.token_hex(16)
+"""Of this process, in all its pods. A client of our webhook that knows it is an API server."""
 
 _SMALL = {"cpu": "1m", "memory": "4Mi"}
 CONTAINER = {
@@ -85,7 +88,7 @@ class Question(Struct, frozen=True):
     def body(self, native: bool | None = None) -> bytes:
         """Return the pod as JSON; ``native``: what it asks for, None for nothing."""
         # Our own admission must not change the answer.
-        wishes = {INJECT: "true", START: "none"}
+        wishes = {INJECT: "true", START: "none", "istio-aux.io/word": WORD}
         if native is not None:
             wishes[NATIVE_SIDECAR] = "true" if native else "false"
         pod = dry_run_pod(self.labels, wishes, restartPolicy="Never")

@@ -20,6 +20,7 @@ from typing import cast
 from aiohttp import web
 from msgspec import structs
 
+from istio_aux.injector import probe_rules
 from istio_aux.kube import actions
 from istio_aux.kube.access import stamps
 from istio_aux.kube.client import Client
@@ -38,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 POLL = 2.0  # Seconds between two readings of the files.
 PATIENCE = 1.0  # Seconds for the Job of a pod: the API server waits for 3 s.
+KNOWN = 86400.0  # Seconds for which an address is known as an API server's; then it is asked again.
 
 
 class CertificateError(Exception):
@@ -144,9 +146,13 @@ class AdmissionWebhook:
         client: Client,
         *,
         left: Left = left_to_ambient,
+        word: str = probe_rules.WORD,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
     ) -> None:
-        """Prepare to `listen`; `plan.plan` has ``how`` and ``left``."""
+        """Prepare to `listen`; `plan.plan` has ``how`` and ``left``.
+
+        A review with ``word`` in it comes from an API server.
+        """
         self._how, self._left = how, left
         self._internal_errors = metrics.internal_errors
         self._reviews = metrics.counter(
@@ -168,7 +174,9 @@ class AdmissionWebhook:
             "Closed connections to the webhook, by reason.",
             reason=Closed,
         )
-        self._limits, self._turns = limits, Turns()
+        self._word = word.encode()
+        self._known = set[str]()  # Addresses of API servers.
+        self._limits, self._turns = limits, Turns(self._known)
         self._client, self._slots = client, Slots(8, 0.01)  # For Jobs; seconds that one takes.
 
     async def listen(
@@ -184,6 +192,8 @@ class AdmissionWebhook:
             context,
             lambda why: self._closures.labels(why).inc(),
             self._refused,
+            turn=self._turns.turn,
+            known=self._known,
         )
         self._connections.set_function(lambda: len(self._listener.connections))
         return await self._listener.listen(host, port)
@@ -213,13 +223,15 @@ class AdmissionWebhook:
         body = await self._read(request)
         began, peer = time.perf_counter(), cast("Connection", request.protocol)
         try:
-            async with self._turns.turn(peer):
+            async with self._turns.turn(peer, review=True):
                 if request.transport is None:  # The client has left meanwhile.
                     raise web.HTTPBadRequest(text="the client has left\n")
+                if self._word in body:
+                    self._know(peer.address)
                 answer = self._review(path, body, self._how)
             if answer.job:
                 job = await self._counts(answer.pod.partition("/")[0], answer.job)
-                async with self._turns.turn(peer):
+                async with self._turns.turn(peer, review=True):
                     known = partial(structs.replace, job=job)
                     answer = self._review(path, body, lambda pod: known(self._how(pod)))
         except review.Malformed as error:
@@ -238,6 +250,13 @@ class AdmissionWebhook:
             facts["warnings"] = answer.warnings
         _log.info("%s", answer.pod, extra=facts)
         return web.Response(body=answer.body, content_type=JSON)
+
+    def _know(self, address: str) -> None:
+        """It is an API server's, for so long; then it may be another client's."""
+        if address not in self._known:
+            _log.info("%s is an API server's", address, extra={"event": "api-server"})
+            self._known.add(address)
+            asyncio.get_running_loop().call_later(KNOWN, self._known.discard, address)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         if (request.content_length or 0) > BODY:
