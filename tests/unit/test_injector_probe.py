@@ -15,6 +15,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import State
 from istio_aux.model.policy import Capability
+from istio_aux.model.selectors import parse_namespaces
 from unit.apiserver import refusal
 from unit.asynchronous import until
 from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, silence, watching
@@ -290,6 +291,22 @@ async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_know
 
         api.dry_run = chain(ON_REQUEST)
         await told(watcher, State.LIVE)
+
+
+async def test_it_is_asked_in_a_namespace_with_our_pods_as_soon_as_there_is_one() -> None:
+    """Only there does the dry run reach our own webhook, and shows whose address is an API server's."""
+    ours = parse_namespaces("team=ours")
+    async with Cluster() as api, watching(api, rhythm=OFTEN, selectors=ours) as watcher:
+        api.dry_run = chain(ON_REQUEST)
+        api.lead()
+        await told(watcher, State.LIVE)
+
+        labels = {**ENABLED, "team": "ours"}
+        api.put("namespaces", {"metadata": {"name": "zebra", "labels": labels}})
+
+        await until(
+            lambda: api.dry_runs[-1]["metadata"]["namespace"] == "zebra", "it is asked there"
+        )
 
 
 async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespaces() -> None:

@@ -111,6 +111,7 @@ class InjectorProbe:
         self._kubelets: NativeCheck | None = None
         self._reading = Backoff(rhythm.live, LONGEST_PAUSE)
         self._last: probe_rules.Question | None = None
+        self._best: probe_rules.Question | None = None
 
     async def run(self) -> None:
         """Ask until cancelled: after a pause, and earlier after changes, which may be many."""
@@ -176,9 +177,11 @@ class InjectorProbe:
     def _turn(self) -> Iterator[probe_rules.Question]:
         """Yield a question for each of some namespaces, first for that which was tried last.
 
-        After a failure the next one comes first: one namespace alone may make the API server fail.
+        Where there is a better one than then, that comes first. After a failure the next one comes
+        first: one namespace alone may make the API server fail.
         """
-        names = set[str]()
+        names, best = set[str](), next(iter(self._questions()), None)
+        self._last, self._best = self._last if best == self._best else None, best
         turn = probe_rules.in_turn(self._questions(), self._last)
         for question in chain(
             turn,
