@@ -173,7 +173,7 @@ def test_a_pod_that_is_not_known_is_not_said_to_be_well(run: Run) -> None:
 def grace(at: str) -> dict[str, Any]:
     """A pod that has finished, and has an hour for its telemetry."""
     body = pod("grace", {"main": exited(0, at=at), "istio-proxy": RUNNING})
-    body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
+    body["metadata"]["annotations"] |= {"istio-aux.io/quit-grace": "3600"}
     return body
 
 

@@ -34,8 +34,8 @@ class Known(NamedTuple):
 
 _QUIT = "/quitquitquit"
 _FLAG = "its flag --quitquitquit"
-# In Google's image: others may have an entrypoint or variables of their own. It is off by default: a
-# flag, a variable or a file turns it on (cmd/root.go loadConfig), and a reference may be any flag.
+# In Google's image: another may have an entrypoint or variables of its own. Off unless a flag, a
+# variable or a file turns it on (cmd/root.go loadConfig). A reference may be any flag.
 _GOOGLES = r"(?m)\A\S*/{0}-connectors/{1}(?::[^\s/]*)?\n(?:(?:\S*/)?{1})?$"
 _GOOGLES_ON = re.compile(r"(?im)quitquitquit(?!=(?:0|f|false)$)|config[-_]file|^[^=\n]*\$\(")
 # The only argument that vault-k8s writes with VAULT_CONFIG (container_sidecar.go).
