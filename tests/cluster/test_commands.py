@@ -10,6 +10,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model.annotations import INJECTED
 from lab import crowd, tools, workloads
 from lab.crowd import Keeper, Kind
 from lab.fixtures import make_namespace, vacate
@@ -46,14 +48,15 @@ def audited(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scen
     name = f"audited-{secrets.token_hex(3)}"
     make_namespace(client, name, {"audited": name})
     scene = Scene(client, kubelet, name, name)
-    scene.start("working")
-    kubelet.finish(scene.start("stuck"), "main")
-    kubelet.finish(scene.start("blocked", payload=("main", "vault-agent")), "main")
-    kubelet.finish(scene.start("lost"), "istio-proxy", exit_code=255)
-    kubelet.finish(failed := scene.start("failed"), "main")
+    start = partial(scene.start, annotations={INJECTED: "{}"})
+    start("working")
+    kubelet.finish(start("stuck"), "main")
+    kubelet.finish(start("blocked", payload=("main", "vault-agent")), "main")
+    kubelet.finish(start("lost"), "istio-proxy", exit_code=255)
+    kubelet.finish(failed := start("failed"), "main")
     kubelet.finish(failed, "istio-proxy", exit_code=137)
-    scene.start("native", sidecar="native")
-    scene.start("service", restart_policy="Always")
+    start("native", sidecar="native")
+    start("service", restart_policy="Always")
     yield scene
     client.delete(Namespace, name)
 

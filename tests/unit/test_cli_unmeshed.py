@@ -133,6 +133,39 @@ async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(ask: Ask) -> No
     )
 
 
+async def test_a_pod_that_hides_from_the_audit_is_counted_and_explained(
+    ask: Ask, tmp_path: Path
+) -> None:
+    """Labels, an annotation and the name of a container are its author's to choose."""
+    hidden: dict[str, tuple[dict[str, Any], str]] = {
+        "labels": ({"labels": {f"a{number}": "" for number in range(1_001)}}, "bytes of labels"),
+        "forged": ({"annotations": {"sidecar.istio.io/status": '{"containers":["istio-proxy"]}'}},
+                   "annotation sidecar.istio.io/status without a container istio-proxy"),
+        "own": ({"spec": {"containers": [{"name": "istio-proxy"}]}},
+                "container istio-proxy without annotation sidecar.istio.io/status"),
+    }  # fmt: skip
+    page = tmp_path / "page.html"
+    async with Istio() as api:
+        await api.fill()
+        before = await audited(api)
+        for name, (fields, _) in hidden.items():
+            await api.run_pod(name, **fields)
+            await api.run_pod(f"other-{name}", namespace="other", **fields)
+        after = await audited(api)
+        shown = await ask(api, "audit", "-o", "json", "--report", str(page))
+        answers = objects(await ask(api, "explain", "-A", "-o", "json"))
+    assert (before.unknown, after.unknown, states(after)) == (0, 3, states(before))
+    assert shown.status == 1
+    explained = {each["name"]: each["reason"] for each in answers}
+    for name, (_, why) in hidden.items():
+        assert why in shown.err
+        assert why in page.read_text()
+        said = explained[name].partition("; not known whether the pod is in its mesh: ")[2]
+        assert why in said
+        assert said in shown.err
+        assert "not known" not in explained[f"other-{name}"]
+
+
 AGAIN = "istio-aux restart-unmeshed -n shop --yes"
 
 

@@ -325,11 +325,10 @@ def test_explain_shows_text(text: str, output: str, run: Run) -> None:
         {f"main{text}": exited(0), "istio-proxy": RUNNING},
         annotations={"istio-aux.io/quit-grace": text},
     )
-    pod["metadata"]["name"] = f"job{text}"
     _, out, _ = run("explain", "-o", output, "-f", "-", columns=None, stdin=json.dumps(pod))
     assert is_text(out)
     if output == "json":
-        assert json.loads(out)["name"] == f"job{text}"
+        assert f"main{text}" in json.loads(out)["containers"]
 
 
 @each_text

@@ -13,6 +13,7 @@ import pytest
 from istio_aux import settings
 from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError
+from istio_aux.model.text import quoted
 from istio_aux.settings import SettingsError
 from unit.rules.pods import RUNNING, document
 from unit.screens import Run
@@ -112,3 +113,66 @@ def test_a_manifest_is_answered_or_refused_in_one_line(command: str, run: Run) -
         refused = [line for line in shown.err.splitlines() if "Traceback" in line]
         assert refused == [], (place, refused)
         assert all(line.startswith("stdin:") for line in shown.err.splitlines()), shown.err
+
+
+OWNED = document({"main": RUNNING}, owner=("batch/v1", "Job"))
+OWNED["metadata"]["ownerReferences"][0] |= {"name": "night"}
+JOB = {
+    "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "night", "namespace": "training"},
+    "spec": {"template": {"spec": {"containers": [{"name": "main"}]}}},
+}  # fmt: skip
+SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}}
+SUBDOMAIN = "a DNS subdomain of at most 253 characters (RFC 1123)"
+LABEL = "a DNS label of at most 63 characters (RFC 1123)"
+
+
+NO_NAMES = ("$(id)", "--all", "A b", "a\x1b[2J", "a\n", "a_b", "é" * 900)
+
+
+@pytest.mark.parametrize(
+    ("commands", "manifest", "place", "allowed"),
+    [
+        ("explain mutate audit", OWNED, ("metadata", "name"), SUBDOMAIN),
+        ("explain mutate audit", OWNED, ("metadata", "namespace"), LABEL),
+        ("explain mutate audit", OWNED, ("metadata", "ownerReferences", 0, "name"), SUBDOMAIN),
+        ("explain mutate audit", OWNED, ("metadata", "ownerReferences", 0, "kind"),
+         "letters, digits and '-'"),
+        ("explain mutate", JOB, ("metadata", "name"), SUBDOMAIN),
+        ("explain mutate", JOB, ("metadata", "namespace"), LABEL),
+        ("audit", SPACE, ("metadata", "name"), LABEL),
+    ],
+    ids=lambda each: named(each) if isinstance(each, tuple) else None,
+)  # fmt: skip
+def test_a_name_that_no_object_can_have_is_refused_in_one_short_line(
+    commands: str, manifest: Any, place: Place, allowed: str, run: Run
+) -> None:
+    """They are part of commands that people paste, also where the API server checks no owner."""
+    bad = [changed(manifest, place, value) for value in NO_NAMES]
+    field = named(place).replace(".0", "[0]")
+    about = [f"{each['kind']} {quoted(each['metadata']['name'])}: {field}" for each in bad]
+    said = [
+        f"stdin:{line}: {about[line - 1]}: {quoted(value)}: expected {allowed}"
+        for line, value in enumerate(NO_NAMES, start=1)
+    ]
+    for command in commands.split():
+        stdin = "\n".join(map(json.dumps, bad))
+        shown = run(command, "-f", "-", stdin=stdin, columns=None, errors=None)
+        assert (shown.status, shown.err.splitlines()[: len(said)]) == (2, said)
+
+
+def test_names_that_objects_have_and_none_are_allowed(run: Run) -> None:
+    unnamed: dict[str, Any] = deepcopy(OWNED)
+    unnamed["metadata"] = {"generateName": "job-"}
+    for name in ("a", "a.b-c.0", f"a{'.b' * 126}"):
+        good = changed(OWNED, ("metadata", "name"), name)
+        good["metadata"]["ownerReferences"][0]["name"] = name
+        for command in ("explain", "mutate", "audit"):
+            assert run(command, "-f", "-", stdin=json.dumps(good)).status in {0, 1}
+    for command in ("explain", "mutate"):
+        assert run(command, "-f", "-", stdin=json.dumps(unnamed)).status == 0
+
+
+def test_a_pod_with_a_name_that_is_refused_is_not_known_to_be_well(run: Run) -> None:
+    bad = changed(OWNED, ("metadata", "ownerReferences", 0, "name"), "$(id)")
+    shown = run("audit", "-f", "-", stdin="\n".join(map(json.dumps, (POD, bad))))
+    assert "pods that may lack their sidecar: 1: cannot read pod at 2" in shown.err

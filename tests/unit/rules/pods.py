@@ -75,6 +75,8 @@ def document(
     """
     more = details or {}
     metadata: dict[str, Any] = {"name": "job-x7k2p", "namespace": "training", "uid": "u-1"}
+    if "istio-proxy" in {*containers, *(sidecars or {})}:
+        annotations = {"sidecar.istio.io/status": "{}", **(annotations or {})}
     if annotations is not None:
         metadata["annotations"] = dict(annotations)
     if labels is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -417,6 +418,90 @@ def test_a_classic_one_is_told_to_exit_or_keeps_the_proxy(row: Known) -> None:
     else:
         assert isinstance(found, Wait)
         assert found.blocked_by == (first(row),)
+
+
+GOOGLES = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.14.1"
+MIRROR = "mirror.example:5000/gcr/alloydb-connectors/alloydb-auth-proxy@sha256:0"
+VAULT_ARG = "echo ${VAULT_CONFIG?} | base64 -d > /home/vault/config.json && vault agent -config="
+INJECTED: dict[str, Any] = {
+    "image": "hashicorp/vault:1.20", "command": ["/bin/sh", "-ec"],
+    "args": [f"{VAULT_ARG}/home/vault/config.json"],
+}  # fmt: skip
+LINKERDS = {"image": "cr.l5d.io/linkerd/proxy:edge"}
+
+
+def variable(name: str, value: object) -> dict[str, Any]:
+    return {"env": [{"name": name, "value": value}]}
+
+
+def vault(text: str) -> dict[str, Any]:
+    return variable("VAULT_CONFIG", b64encode(text.encode()).decode())
+
+
+@pytest.mark.parametrize(
+    ("name", "details", "lacks"),
+    [
+        ("cloud-sql-proxy", {"image": GOOGLES}, "its flag --quitquitquit"),
+        ("alloydb-auth-proxy", {"image": MIRROR}, "its flag --quitquitquit"),
+        ("cloud-sql-proxy",
+         {"image": GOOGLES, "command": ["/cloud-sql-proxy", "--port=$(PORT)", "a:b:c"],
+          "args": ["--quitquitquit=false"], **variable("CSQL_PROXY_QUITQUITQUIT", "0")},
+         "its flag --quitquitquit"),
+        ("vault-agent", INJECTED | vault('{"auto_auth":{}}'),
+         "annotation vault.hashicorp.com/agent-enable-quit"),
+        ("linkerd-proxy", LINKERDS | variable("LINKERD2_PROXY_SHUTDOWN_ENDPOINT_ENABLED", "false"),
+         "Linkerd's proxy.enableShutdownEndpoint"),
+    ],
+)  # fmt: skip
+def test_one_that_shows_that_its_switch_is_off_blocks_with_what_turns_it_on(
+    name: str, details: dict[str, Any], lacks: str
+) -> None:
+    """It would be told to exit again and again, and `quit` would promise to free the pod."""
+    row = next(row for row in KNOWN if first(row) == name)
+    found = ended(row, details={name: details})
+    assert isinstance(found, Wait)
+    why = f"{name} cannot be told to exit: it needs {lacks}, which is off: turn it on for new pods"
+    assert (found.reason, found.fix) == (why, why)
+    assert (found.blocked_by, found.code) == ((name,), "IA0102")
+    told = QuitPolicy(sidecars=parse(f"{name}=7/x"))
+    assert isinstance(ended(row, told, details={name: details}), Quit)
+    assert not isinstance(ended(row, details={name: details}, containers={
+        "main": exited(0), name: exited(0), "istio-proxy": RUNNING,
+    }), Wait)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "details"),
+    [
+        *(("cloud-sql-proxy", {"image": GOOGLES, **more}) for more in (
+            {"args": ["--quitquitquit"]},
+            {"args": ["a:b:c", "--quitquitquit=T"]},
+            {"args": ["--quitquitquit", "false"]},
+            {"args": ["--config-file", "/etc/config.toml"]},
+            {"args": ["$(FLAGS)"]},
+            {"command": ["/bin/sh", "-c", "exec /cloud-sql-proxy $FLAGS"]},
+            variable("CSQL_PROXY_QUITQUITQUIT", "true"),
+            variable("CSQL_PROXY_QUITQUITQUIT", "$(SWITCH)"),
+            variable("CSQL_PROXY_QUITQUITQUIT", None),
+            {"envFrom": [{"configMapRef": {"name": "proxy"}}]},
+            {"args": ["x" * 200_000]},
+        )),
+        ("cloud-sql-proxy", {"image": "registry.example/cloud-sql-proxy:2.14.1"}),
+        ("vault-agent", INJECTED | vault('{"listener":[{"agent_api":{"enable_quit":true}}]}')),
+        ("vault-agent", INJECTED | variable("VAULT_CONFIG", None)),
+        ("vault-agent", INJECTED | variable("VAULT_CONFIG", "no base64")),
+        ("vault-agent", {**INJECTED, "args": ["vault agent -config=/vault/config.hcl"]}),
+        ("vault-agent", {"image": "hashicorp/vault:1.20"}),
+        ("linkerd-proxy", LINKERDS),
+        ("consul-dataplane", {"image": "hashicorp/consul-dataplane:1.5"}),
+    ],
+)  # fmt: skip
+def test_one_whose_switch_may_be_on_is_told_to_exit(name: str, details: dict[str, Any]) -> None:
+    """What is in an image, a file or another object is not seen; older Linkerds had no switch."""
+    row = next(row for row in KNOWN if first(row) == name)
+    found = ended(row, details={name: details})
+    assert isinstance(found, Quit)
+    assert found.target == name
 
 
 SHELL: dict[str, Any] = {

@@ -49,6 +49,9 @@ SET_UP = {"istio-init": exited(0)}
 EARLY = "fetch runs before istio-proxy: `istio-aux.io/start: native` has the proxy start first"
 
 
+INJECTED = {"sidecar.istio.io/status": "{}"}
+
+
 def starting(
     inits: dict[str, State], main: State = MADE, *, started: str = "", restarts: int = 0,
     phase: str = "Pending", **fields: Any,
@@ -157,7 +160,7 @@ def test_a_payload_that_the_kubelet_forgets_to_start_again_is_named(
     ("pod", "state"),
     [
         (job({"main": exited(0)}, **NATIVE), "blocked"),
-        (starting({**SET_UP, "istio-proxy": RUNNING}), "unstarted"),
+        (starting({**SET_UP, "istio-proxy": RUNNING}, annotations=INJECTED), "unstarted"),
     ],
     ids=["ends", "starts"],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +19,14 @@ from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     AwaitCapture,
     Captured,
+    NotKnown,
     RepairAction,
     ReportUnmeshed,
     Restart,
     Skip,
     as_admitted,
 )
+from sizes import ROOT
 from unit.rules.pods import RUNNING
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
@@ -45,6 +49,8 @@ from unit.rules.unmeshed import (
 
 INJECT = "sidecar.istio.io/inject"
 NAME = "app.kubernetes.io/name"
+INJECTED = {"sidecar.istio.io/status": "{}"}
+LONG = {f"a{number}": "" for number in range(1_001)}
 IGNORED_BY_ISTIO = ("kube-system", "kube-public", "kube-node-lease", "local-path-storage")
 JOBS = [
     JOB,
@@ -90,11 +96,6 @@ def test_restarted(row: Row) -> None:
         "the pod has a container istio-proxy",
     ),
     Row(
-        "a pod that Istio injected with something else",
-        unmeshed(annotations={"sidecar.istio.io/status": "{}"}),
-        "annotation sidecar.istio.io/status",
-    ),
-    Row(
         "a pod on its node's network",
         unmeshed(spec={"hostNetwork": True}),
         "hostNetwork",
@@ -112,11 +113,6 @@ def test_restarted(row: Row) -> None:
         f'label {INJECT}: "false"',
     ),
     *(Row(f"a pod of {name}", unmeshed(namespace=name), name) for name in IGNORED_BY_ISTIO),
-    Row(
-        "a pod with more labels than are looked at",
-        unmeshed(labels={f"a{number}": "" for number in range(1_001)}),
-        "bytes of labels, not at most 3072",
-    ),
     *(
         Row(
             f"a pod of Juju itself: {key}",
@@ -142,8 +138,46 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
     istio#15873.
     """
     decision = decide(row.pod, RESTART, expectation)
-    assert isinstance(decision, Skip), decision
+    assert type(decision) is Skip, decision
     assert row.because in decision.reason
+
+
+@table(
+    Row(
+        "a pod with more labels than are looked at",
+        unmeshed(labels=LONG),
+        "bytes of labels, not at most 3072",
+    ),
+    Row(
+        "a pod that says itself that Istio injected it",
+        unmeshed(annotations=INJECTED),
+        "annotation sidecar.istio.io/status without a container istio-proxy",
+    ),
+    *(
+        Row(
+            f"a pod with a container of its own, {where}, that has the name of the proxy",
+            unmeshed(spec={where: [{"name": "istio-proxy"}]}),
+            "container istio-proxy without annotation sidecar.istio.io/status",
+        )
+        for where in ("containers", "initContainers")
+    ),
+)
+@pytest.mark.parametrize("expectation", [YES, UNKNOWN])
+def test_what_a_pod_could_say_of_itself_does_not_show_that_it_is_in_its_mesh(
+    row: Row, expectation: Expectation
+) -> None:
+    """The injector writes both (istio inject.go). No such pod is touched."""
+    decision = decide(row.pod, RESTART, expectation)
+    assert type(decision) is NotKnown, decision
+    assert row.because in decision.reason
+    assert type(decide(row.pod, RESTART, NO)) is Skip
+
+
+@pytest.mark.parametrize("file", [*(ROOT / "tests/data").glob("*/pod-*.json")])
+def test_what_istio_has_injected_is_believed(file: Path) -> None:
+    found = json.loads(file.read_text())
+    found["status"] = {"phase": "Running"}
+    assert decide(pods.convert(found)) == Skip(reason="the pod has a container istio-proxy")
 
 
 @table(
@@ -233,7 +267,8 @@ LIES = 'annotation ambient.istio.io/redirection: "enabled", maybe of an earlier 
         (ambient(renewed=True), {"listens": False}, Restart, LIES + "does not listen on port"),
         (ambient("", owner=JOB), {}, ReportUnmeshed, "not restarted: it is a Job's"),
         (ambient("", owner=None), {}, ReportUnmeshed, "not restarted: the pod has no controller"),
-        (ambient("", annotations={"sidecar.istio.io/status": "{}"}), {}, Skip, "status: Istio has"),
+        (ambient("", annotations=INJECTED), {}, NotKnown, "without a container istio-proxy"),
+        (ambient(labels=LONG), {}, Captured, "the pod is in the ambient mesh"),
         (ambient("", spec={"hostNetwork": True}), {}, Skip, "hostNetwork"),
         (ambient("", phase="Succeeded"), {}, Skip, "the pod is finished"),
     ],

@@ -29,6 +29,7 @@ from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
 from istio_aux.kube.exec import is_ready
 from istio_aux.kube.objects import Unreadable, decoded
 from istio_aux.model import kept, resources
+from istio_aux.model.annotations import injected
 from istio_aux.model.ending import COUNTED
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
@@ -129,7 +130,7 @@ async def explain(
         notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counts else []
         meshed = None
         judged = await _hook_failed(client, judged)
-        if not each.names_proxy:
+        if not (each.names_proxy and injected.on(each.metadata)):
             mesh = mesh or (await survey(client))[0]
             meshed, _ = report.outside(each, known[where], judged, mesh.expected, now=now.date)
             if isinstance(meshed, ReportUnmeshed) and meshed.doubted:

@@ -178,6 +178,8 @@ def _planned(
     """Plan the new pods of a manifest: of its templates, or the pod that it is."""
     for each in templates.read(manifest, *kind):
         pod = convert(each.pod)
+        about: dict[str, Any] = manifest.get("metadata") or {}
+        documents.check_names(kind[1], str(about.get("name") or ""), pod.metadata)
         yield pod, plan(pod, msgspec.structs.replace(how, job=each.job)), each
 
 

@@ -147,10 +147,9 @@ def _foot(audit: Audit, now: datetime) -> str:
         lines.append(f"Of {audit.unknown} more pods it is not known.")
     names = audit.installations.names
     lines.append(f"Installation: {listed(names)}." if names else "istio-aux is not installed.")
-    items = [
-        f"<li>{_text(f'Not looked after: {why}')}</li>"
-        for why in dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
-    ]
+    left_out = dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
+    told = [*audit.notes, *(f"Not looked after: {why}" for why in left_out)]
+    items = [f"<li>{_text(each)}</li>" for each in told]
     return f"{' '.join(map(_text, lines))}<ul>{''.join(items[:20])}</ul>"
 
 

@@ -34,7 +34,14 @@ from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.quit.rules import Action, Ignore, Quit, Wait
 from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import SETTLED, RepairAction, ReportUnmeshed, as_admitted, decide
+from istio_aux.repair.rules import (
+    SETTLED,
+    NotKnown,
+    RepairAction,
+    ReportUnmeshed,
+    as_admitted,
+    decide,
+)
 from istio_aux.start.plan import bad_values, effective_start
 
 T = TypeVar("T", bound="Finding | QuitVerdict")
@@ -174,6 +181,8 @@ def explain(
         if meshed.unmeshed:
             state, code = "unmeshed", meshed.code
         reason, restart = sentences.outside(pod, meshed, reason)
+    elif isinstance(meshed, NotKnown):
+        reason = f"{reason}; not known whether the pod is in its mesh: {meshed.reason}"
     mishap = None if state else failure(pod)
     if mishap:
         state, code, reason = "failed", mishap.code, mishap.text
@@ -248,7 +257,7 @@ def audit(
             facts = judged.facts
     decision = judged.decision
     if (state := state_of(pod, decision)) is None or decision.code is None:
-        return None
+        return action.reason if isinstance(action, NotKnown) else None
     by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
     return Finding(
         **about_pod(pod),

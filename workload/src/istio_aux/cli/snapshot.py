@@ -19,7 +19,7 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.injection import POLICY_KEY, InjectionPolicy, hooks_of, read_policy
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model import kept
-from istio_aux.model.documents import Document
+from istio_aux.model.documents import BadNameError, Document, check_names
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod, decode
@@ -82,14 +82,18 @@ class _Snapshot:
                 self.bad_configurations.append(why)
             else:
                 raise
+            if isinstance(error, BadNameError):
+                raise
         return ()
 
     def _add(self, kind: tuple[str, str], body: bytes) -> None:
         if kind == _POD:
             pod = decode(body)
+            check_names("Pod", pod.metadata.name, pod.metadata)
             self.pods[pod.metadata.key] = pod
         elif kind == _NAMESPACE:
             namespace = msgspec.json.decode(body, type=Namespace)
+            check_names("Namespace", namespace.metadata.name, namespace.metadata)
             self.namespaces[namespace.metadata.name] = kept.labels(namespace)
         elif kind == _CONFIGURATION:
             configuration = msgspec.json.decode(body, type=Configuration)

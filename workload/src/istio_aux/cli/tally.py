@@ -59,12 +59,12 @@ class Tally:
 
     def judged(self, pod: Pod, judged: Judgement, outcome: report.Finding | str | None) -> None:
         """Keep the ``outcome`` of `report.audit` about a pod that has not ended."""
-        if isinstance(outcome, str):
-            self._unknown[outcome] += 1
-        elif outcome:
+        if isinstance(outcome, report.Finding):
             self.findings.append(outcome)
-        else:
-            self.failed(pod, judged)
+            return
+        if outcome:
+            self._unknown[outcome] += 1
+        self.failed(pod, judged)
 
     def audit(
         self,
@@ -87,7 +87,7 @@ class Tally:
             reasons = [*self._unknown, *(unread if self._unknown else ())]
             if self._unreadable:
                 reasons.insert(0, listed(self._unreadable, "; ", most=UNREADABLE_SHOWN))
-            why = f"pods that may lack their sidecar: {number}: {'; '.join(reasons)}"
+            why = f"pods that may lack their sidecar: {number}: {listed(reasons, '; ')}"
             remarks.append(Remark(Code.MESH_UNKNOWN, why))
         unsure = self._unsure.total()
         if unsure:

@@ -17,7 +17,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 import yaml
 
-from istio_aux.model.text import problem
+from istio_aux.model.pod import Metadata
+from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
+from istio_aux.model.text import problem, quoted
 
 T = TypeVar("T")
 
@@ -115,6 +117,34 @@ class BadDocument(msgspec.Struct, frozen=True):
 
     place: str
     why: str
+
+
+class BadNameError(ValueError):
+    """A document has a name that no object can have."""
+
+
+_SUBDOMAIN = DNS_SUBDOMAIN, f"a DNS subdomain of at most {LONGEST_NAME} characters (RFC 1123)"
+_LABEL = DNS_LABEL, "a DNS label of at most 63 characters (RFC 1123)"
+# A DNS label but for its case (apiextensions ValidateCustomResourceDefinitionNames).
+_KIND = re.compile("[A-Za-z](?:[-A-Za-z0-9]{0,61}[A-Za-z0-9])?"), "letters, digits and '-'"
+
+
+def check_names(kind: str, name: str, metadata: Metadata) -> None:
+    """Refuse names that no object can have: they are in commands to paste. An empty one is absent.
+
+    BadNameError: the message has the object, the field, its value and what is allowed.
+    """
+    found = [
+        ("name", name, _LABEL if kind == "Namespace" else _SUBDOMAIN),
+        ("namespace", metadata.namespace, _LABEL),
+    ]
+    for number, owner in enumerate(metadata.owner_references or ()):
+        where = f"ownerReferences[{number}]"
+        found += [(f"{where}.kind", owner.kind, _KIND), (f"{where}.name", owner.name, _SUBDOMAIN)]
+    for field, value, (form, allowed) in found:
+        if value and (len(value) > LONGEST_NAME or not form.fullmatch(value)):
+            where = f"{kind} {quoted(name)}: metadata.{field}"
+            raise BadNameError(f"{where}: {quoted(value)}: expected {allowed}")
 
 
 class _Items(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,6 +10,7 @@ kuma PR 16502). No log shipper is ignored: without Istio's proxy it would lose w
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -23,6 +24,9 @@ class Known(NamedTuple):
     port: int = 0  # A POST to localhost makes it exit with 0, if its ``switch`` is on.
     path: str = ""
     switch: str = ""
+    # What its container says if that is off, and what it does not say then: `sidecars.is_off`.
+    off: re.Pattern[str] | None = None
+    on: re.Pattern[str] | None = None
     ends_last: bool = False  # It ends once every other container has ended, the proxy included.
     is_script: bool = False  # Its injector starts it by a shell.
     note: str = ""
@@ -30,6 +34,14 @@ class Known(NamedTuple):
 
 _QUIT = "/quitquitquit"
 _FLAG = "its flag --quitquitquit"
+# In Google's image: another may have an entrypoint or variables of its own. Off unless a flag, a
+# variable or a file turns it on (cmd/root.go loadConfig). A reference may be any flag.
+_GOOGLES = r"(?m)\A\S*/{0}-connectors/{1}(?::[^\s/]*)?\n(?:(?:\S*/)?{1})?$"
+_GOOGLES_ON = re.compile(r"(?im)quitquitquit(?!=(?:0|f|false)$)|config[-_]file|^[^=\n]*\$\(")
+# The only argument that vault-k8s writes with VAULT_CONFIG (container_sidecar.go).
+_VAULT = re.compile(
+    r"(?m)^echo \$\{VAULT_CONFIG\?\} \| base64 -d > (\S+) && vault agent -config=\1$"
+)
 _143 = "143 at SIGTERM without --exit-zero-on-sigterm"
 _GRACE = "flushes for `grace`, 5 s"
 _OTELCOL = "opentelemetry-collector"
@@ -42,6 +54,8 @@ KNOWN = (
         port=9091,
         path=_QUIT,
         switch=_FLAG,
+        off=re.compile(_GOOGLES.format("cloud-sql", "cloud-sql-proxy")),
+        on=_GOOGLES_ON,
         note=f"v2; {_143}",
     ),
     Known(
@@ -51,6 +65,8 @@ KNOWN = (
         port=9091,
         path=_QUIT,
         switch=_FLAG,
+        off=re.compile(_GOOGLES.format("alloydb", "alloydb-auth-proxy")),
+        on=_GOOGLES_ON,
         note=_143,
     ),
     Known(
@@ -60,6 +76,8 @@ KNOWN = (
         port=8200,
         path="/agent/v1/quit",
         switch="annotation vault.hashicorp.com/agent-enable-quit",
+        off=_VAULT,
+        on=re.compile(r"(?m)enable_quit|^VAULT_CONFIG=(?!\{)"),
         is_script=True,
     ),
     Known(
@@ -109,6 +127,7 @@ KNOWN = (
         port=4191,
         path="/shutdown",
         switch="Linkerd's proxy.enableShutdownEndpoint",
+        off=re.compile("(?m)^LINKERD2_PROXY_SHUTDOWN_ENDPOINT_ENABLED=false$"),
         note="native by Linkerd from 2.20 on",
     ),
     Known(

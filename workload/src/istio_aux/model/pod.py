@@ -192,6 +192,7 @@ class Container(Struct, frozen=True):
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
+    env_from: tuple[Present, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
     resize_policy: tuple[Present, ...] | None = None
     resources: msgspec.Raw = NO_TEXT

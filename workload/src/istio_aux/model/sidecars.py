@@ -7,14 +7,16 @@ What neither names is judged by `known_sidecars`, unless `OFF` is among them.
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
 
 from istio_aux.model.known_sidecars import KNOWN, Known
 from istio_aux.model.pod import PROXY, Container
-from istio_aux.model.text import quoted
+from istio_aux.model.text import UNDECODABLE, quoted
 
 
 class How(StrEnum):
@@ -58,6 +60,7 @@ def _classic(row: Known, container: str) -> SidecarRule:
 SHIPPED: Mapping[str, SidecarRule] = {
     name: _classic(row, name) for row in KNOWN if row.port for name in row.names.split()[:1]
 }
+_LONGEST = 128 << 10  # Characters that are searched.
 ENDS_LAST = frozenset(name for row in KNOWN if row.ends_last for name in row.names.split())
 _BY_NAME: Mapping[str, Sequence[Known]] = {
     name: [row for row in KNOWN if name in row.names.split()]
@@ -80,6 +83,28 @@ def known(container: Container) -> Known | None:
         ),
         None,
     )
+
+
+def is_off(container: Container) -> bool:
+    """Whether a container shows that its known program would not exit when it is told to.
+
+    It does not if something that is not read may turn that on: an object, a file, another image.
+    """
+    row = known(container)
+    if row is None or row.off is None or container.env_from:
+        return False
+    program, *words = *(container.command or ("",)), *(container.args or ())
+    lines = [container.image.partition("@")[0], program, *words]
+    for each in container.env or ():
+        value = each.value or "?"  # What another object has is not known.
+        if each.name == "VAULT_CONFIG":
+            with suppress(*UNDECODABLE):
+                value = b64decode(value).decode()
+        lines.append(f"{each.name}={value}")
+    said = "\n".join(lines)
+    if len(said) > _LONGEST or not row.off.search(said):
+        return False
+    return not (row.on and row.on.search(said))
 
 
 OFF = SidecarRule("", how=How.NONE)  # No container has that name.

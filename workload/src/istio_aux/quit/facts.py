@@ -13,7 +13,7 @@ from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished
 from istio_aux.model.moment import zoned
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
 from istio_aux.model.policy import QuitPolicy
-from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined
+from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined, is_off
 
 _NO_STATE = ContainerState()
 # Reasons of a container that waits for its first start; its image may be on the way.
@@ -209,6 +209,20 @@ class PodFacts:
             and rule.how is How.QUIT
             and not self.containers[container.name].finished
         )
+
+    @cached_property
+    def lacks(self) -> str:
+        """What the sidecar that is next needs to be told to exit, if it shows that this is off."""
+        off = (
+            each.name for each in self.pod.containers if each.name == self.target and is_off(each)
+        )
+        for rule in self.sidecars[:1]:
+            if rule.switch and any(off):
+                return (
+                    f"{rule.container} cannot be told to exit: it needs {rule.switch}, which is"
+                    " off: turn it on for new pods"
+                )
+        return ""
 
     @property
     def target(self) -> str:

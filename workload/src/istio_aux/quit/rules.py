@@ -150,7 +150,12 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
             delete = False
         return Report(reason=reason, delete=delete, code=Code.PROXY_LOST)
     if reason := next(_still_needed(facts), None):
-        return _coded(Wait(reason=reason + late, blocked_by=_blockers(facts, late)), facts, late)
+        wait = Wait(
+            reason=reason + late,
+            blocked_by=_blockers(facts, late),
+            fix=facts.lacks if reason == facts.lacks else "",
+        )
+        return _coded(wait, facts, late)
     if until := _grace_ends(facts, now, seen):
         return Wait(
             reason=f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}",
@@ -394,6 +399,8 @@ def _stays(facts: PodFacts) -> Iterator[str]:
         yield f"{target} is started again after it exits with 0 ({rule})"
     if not facts.state(target).running:
         yield f"{target} does not run: {facts.containers[target].why}"
+    if facts.lacks:
+        yield facts.lacks
 
 
 def _too_early(facts: PodFacts) -> str:

@@ -30,6 +30,10 @@ class Skip(Reasoned, frozen=True):
     """Do nothing: the pod needs no sidecar, or must not be touched."""
 
 
+class NotKnown(Skip, frozen=True):
+    """Do nothing: it is not known whether the pod is in its mesh, and the reason says why."""
+
+
 class Captured(Skip, frozen=True):
     """Do nothing: the pod is in its ambient mesh."""
 
@@ -151,15 +155,20 @@ def _judge(
     """Find out whether the pod is where it should be; see `decide`."""
     if reason := next(_reasons_to_skip(pod, policy, expectation), None):
         return Skip(reason=reason)
+    if expectation.expected is False:
+        return Skip(reason=expectation.reason)
+    doubt = next(_doubts(pod), "")
+    if expectation.expected and expectation.ambient:
+        judged = _judge_capture(pod, expectation, settled=settled, listens=listens)
+        if not doubt or isinstance(judged, Captured):
+            return judged
+    if doubt:
+        return NotKnown(reason=doubt)
     if expectation.expected is None:
         return ReportUnmeshed(
             f"not known whether the pod should have a sidecar: {expectation.reason}",
             Code.MESH_UNKNOWN,
         )
-    if not expectation.expected:
-        return Skip(reason=expectation.reason)
-    if expectation.ambient:
-        return _judge_capture(pod, expectation, settled=settled, listens=listens)
     return ReportUnmeshed(f"the pod has no sidecar and should have one: {expectation.reason}")
 
 
@@ -200,16 +209,12 @@ def _reasons_to_skip(
     """Why the pod is left alone whether it should be in the mesh or not."""
     if policy.race is RacePolicy.NONE:
         yield "race-policy: none"
-    if pod.too_much:
-        yield f"too much to judge: the pod has {pod.too_much} bytes of labels, not at most {MOST}"
     if pod.deleting:
         yield "the pod is being deleted"
     if pod.ended:
         yield f"the pod is finished: phase {pod.phase}"
-    if pod.names_proxy:
+    if pod.names_proxy and pod.wish.injected:
         yield f"the pod has a container {PROXY}"
-    if pod.wish.injected:
-        yield f"annotation {INJECTED}: Istio has processed the pod"
     # Without these pods nothing could be repaired.
     for label, value in _JUJU:
         if label.on(pod.wish.labels) and value in {None, label.get(pod.wish.labels)}:
@@ -219,6 +224,16 @@ def _reasons_to_skip(
     # A new pod would get no sidecar either; the expectation may be out of date. The CNI does not
     # look at what a pod says of its sidecar.
     yield from pod.wish.never() if expectation.ambient else pod.wish.against()
+
+
+def _doubts(pod: Candidate) -> Iterator[str]:
+    """Why what the pod shows of its mesh may be its author's: the injector writes both or none."""
+    if pod.too_much:
+        yield f"too much to judge: the pod has {pod.too_much} bytes of labels, not at most {MOST}"
+    if pod.names_proxy:
+        yield f"container {PROXY} without annotation {INJECTED}"
+    if pod.wish.injected:
+        yield f"annotation {INJECTED} without a container {PROXY}"
 
 
 def _reasons_to_keep(pod: Candidate, owner: PodController, live: bool | None) -> Iterator[str]:
