@@ -36,7 +36,7 @@ def root_level() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """All modules and tests are there to stay: the garbage collector need not look at them again."""
+    """Modules and tests are there to stay: the garbage collector need not look at them again."""
     gc.freeze()
 
 

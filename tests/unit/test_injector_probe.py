@@ -294,7 +294,7 @@ async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_know
 
 
 async def test_it_is_asked_in_a_namespace_with_our_pods_as_soon_as_there_is_one() -> None:
-    """Only there does the dry run reach our own webhook, and shows whose address is an API server's."""
+    """Only there does the dry run reach our own webhook, which learns who is an API server."""
     ours = parse_namespaces("team=ours")
     async with Cluster() as api, watching(api, rhythm=OFTEN, selectors=ours) as watcher:
         api.dry_run = chain(ON_REQUEST)
