@@ -115,7 +115,7 @@ def test_restarted(row: Row) -> None:
     Row(
         "a pod with more labels than are looked at",
         unmeshed(labels={f"a{number}": "" for number in range(1_001)}),
-        "bytes of labels, not at most 3072",
+        "bytes of names and labels, not at most 3072",
     ),
     *(
         Row(

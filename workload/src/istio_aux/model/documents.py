@@ -63,7 +63,7 @@ def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
         kept += (body[start : found.end() - 1], b"null")
         start = yield from _behind(body, found.end(), _CLOSES, 1)
     body = b"".join((*kept, body[start:]))
-    kept, start, levels = [], 0, deepest + 1
+    kept, start, levels = list[bytes](), 0, deepest + 1
     while (opened := (yield from _behind(body, start, _OPENS, levels))) <= len(body):
         kept += (body[start : opened - 1], b"null")
         start = yield from _behind(body, opened, _CLOSES, 1)

@@ -201,7 +201,10 @@ def _reasons_to_skip(
     if policy.race is RacePolicy.NONE:
         yield "race-policy: none"
     if pod.too_much:
-        yield f"too much to judge: the pod has {pod.too_much} bytes of labels, not at most {MOST}"
+        yield (
+            f"too much to judge: the pod has {pod.too_much} bytes of names and labels, not at most"
+            f" {MOST}"
+        )
     if pod.deleting:
         yield "the pod is being deleted"
     if pod.ended:
