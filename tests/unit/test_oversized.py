@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 from istio_aux.kube import actions
 from istio_aux.kube.client import LARGE, LARGE_AT_ONCE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
@@ -20,9 +22,10 @@ from istio_aux.kube.objects import (
     PageReader,
     key_of,
 )
-from istio_aux.model.pod import Metadata, Pod
-from unit.apiserver import ApiServer, Fault, line, managed, refusal
+from istio_aux.model.pod import Metadata, Pod, convert
+from unit.apiserver import ApiServer, Fault, line, managed, refusal, text
 from unit.asynchronous import until
+from unit.rules.test_documents import TEXTS, VALUES
 from unit.screens import audited
 from unit.watching import answered, faulty, lists, on_list, on_watch, pod, stream, watching
 
@@ -244,6 +247,23 @@ async def test_a_pod_with_deep_managed_fields_is_listed_like_any_other(levels: i
             await until(lambda: seen.names == {"a", "deep"}, "both are there")
             await watch.synced.wait()
             assert watch.unreadable == {}
+
+
+@given(
+    st.dictionaries(TEXTS, TEXTS, max_size=3), st.lists(VALUES, max_size=3), st.sampled_from(DEPTHS)
+)
+def test_what_is_read_of_a_pod_does_not_depend_on_its_managed_fields(
+    texts: dict[str, str], more: list[Any], levels: int
+) -> None:
+    """Whatever they say, and whatever its labels say, such as `managedFields`."""
+    metadata: dict[str, Any] = {"uid": "1", "labels": texts}
+    plain = pod("a", **metadata)
+    fields = pod("a", **metadata, managedFields=[*more, *managed(levels), *more])
+    event, listed = EventReader(Pod), PageReader(Pod)
+    page = text({"metadata": {}, "items": [fields, plain]})
+    [first, second] = asyncio.run(listed.read(page)).items
+    read = [asyncio.run(event.read(line("ADDED", each))).resource for each in (fields, plain)]
+    assert first == second == read[0] == read[1] == convert(plain)
 
 
 async def test_what_cannot_be_read_any_more_is_neither_gone_nor_changed() -> None:

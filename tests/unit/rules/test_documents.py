@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.documents import Document, read, shallow
+from unit.steps import steps
 
 A, B = {"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}
 LINE_A, LINE_B = json.dumps(A), json.dumps(B)
@@ -205,6 +206,20 @@ def test_a_mebibyte_that_was_made_to_be_slow_takes_linear_time(body: bytes) -> N
     assert time.process_time() - began < 5
 
 
-def test_a_text_with_too_many_values_is_refused() -> None:
-    with pytest.raises(ValueError, match="more than 5000 values"):
-        shallow(b"[" + b"[[[]]]," * 10_000 + b"1]", most=5000)
+def test_a_text_of_which_too_many_values_would_be_cut_out_is_refused() -> None:
+    deep = b"[" * 70 + b"]" * 70
+    with pytest.raises(ValueError, match="more than 5000 steps"):
+        shallow(b"[" + b",".join([deep] * 5000) + b"]", most=5000)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["[" * 9000 + "]" * 9000, "[[[[[]]]]]", "[[[]]]", "[]", '{"a":"b"}', '{"[":{}}', r'"\"["'],
+    ids=["9,000 levels", "five levels", "three levels", "lists", "texts", "brackets", "quotes"],
+)
+def test_a_mebibyte_of_managed_fields_is_passed_over_in_large_parts(unit: str) -> None:
+    """A tenant writes them, and each process reads them whenever it lists pods."""
+    units = ",".join([unit] * ((1 << 20) // len(unit)))
+    body = f'{{"metadata":{{"managedFields":[{units}],"name":"a"}}}}'.encode()
+    assert steps(lambda: shallow(body)) < 10_000
+    assert shallow(body) == b'{"metadata":{"managedFields":null,"name":"a"}}'

@@ -496,6 +496,9 @@ def test_an_object_of_another_kind_is_left_alone_with_a_warning() -> None:
             id="an old version",
         ),
         pytest.param({"request": {"uid": "705ab4f5"}}, '"" ""', id="no apiVersion"),
+        pytest.param(request(more=[{}] * 50_000), "objects, and 50000 are", id="objects"),
+        pytest.param(request(more=["a"] * 30_000), "strings, and 30000 are", id="strings"),
+        pytest.param(request(more=[1] * 100_000), "values, and 100000 are", id="numbers"),
     ],
 )
 def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(

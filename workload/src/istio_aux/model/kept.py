@@ -27,7 +27,6 @@ import msgspec
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Present, Struct
 from istio_aux.model.selectors import TOO_MANY
-from istio_aux.model.text import shortened
 from istio_aux.model.webhooks import (
     REVISION,
     SERVICE,
@@ -78,8 +77,11 @@ def packed(value: object) -> bytes:
 
 def brief(decision: D) -> D:
     """A decision with a reason of less than a kilobyte, whatever characters it has."""
-    longest = _REASON if decision.reason.isascii() else _REASON // 4
-    return msgspec.structs.replace(decision, reason=shortened(decision.reason, longest))
+    reason = decision.reason
+    longest = _REASON if reason.isascii() else _REASON // 4
+    if len(reason) > longest:  # With the mark of `shortened` each character takes two bytes.
+        reason = f"{reason[:longest]}..."
+    return msgspec.structs.replace(decision, reason=reason)
 
 
 def labels(namespace: Namespace) -> Mapping[str, str]:

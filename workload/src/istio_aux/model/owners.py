@@ -24,10 +24,10 @@ _SERVICES = {
     "apps": ("DaemonSet", "ReplicaSet", "StatefulSet"),
 }
 
-# Characters of a controller's UID, of which the API server's have 36, and of its names: the group
-# of an API has 253 at most, and its version 63.
+# Characters of a controller's UID, of which the API server's have 36, and of that, its apiVersion,
+# kind and name together: a name has 253 at most.
 LONGEST_UID = 64
-LONGEST = 317
+LONGEST = 400
 
 # Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
 # stateful_set_utils.go).
@@ -54,7 +54,8 @@ def controller(metadata: Metadata) -> OwnerReference | None:
     if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:
         return None
     texts = (owners[0].api_version, owners[0].kind, owners[0].name, owners[0].uid)
-    return owners[0] if all(text.isascii() and len(text) <= LONGEST for text in texts) else None
+    said = "".join(texts)
+    return owners[0] if said.isascii() and len(said) <= LONGEST else None
 
 
 def cron_job(job: str, created: datetime | None) -> str:

@@ -229,7 +229,10 @@ def _reasons_to_skip(
 def _doubts(pod: Candidate) -> Iterator[str]:
     """Why what the pod shows of its mesh may be its author's: the injector writes both or none."""
     if pod.too_much:
-        yield f"too much to judge: the pod has {pod.too_much} bytes of labels, not at most {MOST}"
+        yield (
+            f"too much to judge: the pod has {pod.too_much} bytes of names and labels, not at most"
+            f" {MOST}"
+        )
     if pod.names_proxy:
         yield f"container {PROXY} without annotation {INJECTED}"
     if pod.wish.injected:

@@ -24,7 +24,7 @@ _MAX_LINE = 256  # Runes of a warning (apiserver endpoints/filters/warning.go).
 _MAX_KEY = 63 + 1 + 253 + 1  # Characters of namespace/name. Names are not validated yet.
 
 _MAX_BODY = 2 << 20
-_MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
+_MAX_OBJECTS, _MAX_STRINGS, _MAX_VALUES = 50_000, 30_000, 100_000
 """Reviews with more would take over 10 ms, in which all other reviews wait. etcd stores pods of up
 to 1.5 MB. A body of up to `_SMALL` bytes cannot take as long."""
 _SMALL = 64 << 10
@@ -174,9 +174,11 @@ def too_much(body: bytes) -> str | None:
         return None
     if size > _MAX_BODY:
         return f"has {size} bytes, and {_MAX_BODY}"
-    # Strings may contain braces, too, but few texts consist of them.
+    # Strings may contain braces and commas, too, but few texts consist of them.
     if (objects := body.count(b"{")) > _MAX_OBJECTS:
         return f"has {objects} objects, and {_MAX_OBJECTS}"
+    if (values := body.count(b",")) > _MAX_VALUES:  # Such as numbers.
+        return f"has {values} values, and {_MAX_VALUES}"
     if (quotes := body.count(b'"')) > 2 * _MAX_STRINGS:
         strings = (quotes - body.count(b'\\"')) // 2  # Quotes inside strings are escaped.
         if strings > _MAX_STRINGS:
