@@ -146,7 +146,7 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
     Row(
         "a pod with more labels than are looked at",
         unmeshed(labels=LONG),
-        "bytes of labels, not at most 3072",
+        "bytes of names and labels, not at most 3072",
     ),
     Row(
         "a pod that says itself that Istio injected it",
