@@ -138,7 +138,7 @@ async def test_a_pod_that_hides_from_the_audit_is_counted_and_explained(
 ) -> None:
     """Labels, an annotation and the name of a container are its author's to choose."""
     hidden: dict[str, tuple[dict[str, Any], str]] = {
-        "labels": ({"labels": {f"a{number}": "" for number in range(1_001)}}, "bytes of names and labels"),
+        "labels": ({"labels": {f"a{number}": "" for number in range(1_001)}}, "names and labels"),
         "forged": ({"annotations": {"sidecar.istio.io/status": '{"containers":["istio-proxy"]}'}},
                    "annotation sidecar.istio.io/status without a container istio-proxy"),
         "own": ({"spec": {"containers": [{"name": "istio-proxy"}]}},
