@@ -35,12 +35,7 @@ def root_level() -> Iterator[None]:
     logging.getLogger().setLevel(LEVEL)
 
 
-def pytest_collection_finish() -> None:
-    """Modules and tests are there to stay: the garbage collector need not look at them again."""
-    gc.freeze()
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def only_new() -> None:
     """For tests that collect garbage again and again: what other tests have left is not looked at.
 

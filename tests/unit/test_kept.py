@@ -44,6 +44,8 @@ from unit.rules.unmeshed import JOB, decide, raw, unmeshed
 Document = dict[str, Any]
 Made = Iterator[tuple[str, Callable[[], Any]]]
 
+pytestmark = pytest.mark.usefixtures("only_new")
+
 FEW = 8 if NIGHTLY else 3
 """Objects by which the caches are filled, and as many by which it is measured."""
 SALT = "s0000s"
@@ -334,11 +336,9 @@ NAMES = (253, 63, 253)
 async def left(body: bytes) -> int:
     """What such a pod leaves in a new process: dicts grow at other times in an older one."""
     process = Process()
-    gc.freeze()
     tracemalloc.start()
     found = await cost(process, Pod, body)
     tracemalloc.stop()
-    gc.unfreeze()
     return found
 
 
