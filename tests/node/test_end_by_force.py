@@ -26,10 +26,11 @@ pytestmark = pytest.mark.nightly("unit/rules/test_quit_blocked.py; a grace perio
 
 GRACE, WORKS = 60, 30  # Seconds.
 DRAIN = f"terminationDrainDuration: {GRACE}s"
+CLASSIC = {"istio-aux.io/start": "hold"}  # Such a pod would get a native sidecar.
 ANNOTATIONS: Mapping[str, Mapping[str, str]] = {
-    "classic": {},
+    "classic": CLASSIC,
     "native": {"istio-aux.io/start": "native"},
-    "drain": {"proxy.istio.io/config": DRAIN},
+    "drain": {**CLASSIC, "proxy.istio.io/config": DRAIN},
 }
 SAVE = f"""
 trap 'over=1' TERM; while [ -z "$over" ]; do sleep 1; done
