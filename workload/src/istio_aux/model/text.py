@@ -18,7 +18,7 @@ import msgspec
 # What decoders raise on bytes that others chose; msgspec's errors are ValueErrors.
 UNDECODABLE = (ValueError, RecursionError)
 
-_LINE = 200  # Characters of what another program says.
+_LINE = 200  # Characters of another program's message.
 _SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.
 _WORD = 500  # Characters of a word of a command: a name has 253 at most, and a kind before it.
 _LISTED = 20  # Names of a list; a pod may have thousands of containers.
