@@ -77,7 +77,7 @@ class Peer:
     address = ""
     held = 0  # Bytes of its request that have arrived, or of its last answer.
     answered = False
-    turn: asyncio.Future[None] | None = None  # What its request waits for, if for anything.
+    turn: asyncio.Future[None] | None = None  # Its request waits for this future, if for any.
 
 
 P = TypeVar("P", bound=Peer)
@@ -168,7 +168,7 @@ class Connection(web.RequestHandler, Peer):
     def wait(self, waits_for: str) -> None:
         """Something begins that this field of `ServingLimits` bounds."""
         self.waits_for, self.since = waits_for, self._loop.time()
-        if self in self.listener.connections:  # Which are in the order of their waits.
+        if self in self.listener.connections:  # `connections` is in the order of the waits.
             self.listener.connections.move_to_end(self)
 
     def accepted(self, connection: asyncio.Transport) -> None:
@@ -189,7 +189,7 @@ class Connection(web.RequestHandler, Peer):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes arrived; aiohttp calls it with none, to parse what it has."""
-        if data and not self.why:  # What comes after the last answer is not kept.
+        if data and not self.why:  # Bytes after the last answer are dropped.
             if self.waits_for == "idle":
                 self.wait("request")
             self.listener.connections.hold(self, self.held + len(data))
@@ -214,7 +214,7 @@ class Connection(web.RequestHandler, Peer):
 
     def finish(self, response: web.StreamResponse) -> web.StreamResponse:
         """Return the answer to a request, perhaps the last one."""
-        if not self._messages:  # Else another request has come already. It may not read its answer.
+        if not self._messages:  # Else the next request is there already: its client may never read.
             self.listener.connections.hold(self, response.content_length or 0)
         if response.status < HTTPStatus.BAD_REQUEST:
             self.listener.connections.answer(self)
@@ -275,7 +275,7 @@ class Connection(web.RequestHandler, Peer):
         if self in self.listener.connections:
             self.listener.connections.remove(self)
             self.listener.closed(self.why)
-        if self.turn:  # What waits for it would keep the body.
+        if self.turn:  # The waiting request would keep its body.
             self.turn.cancel()
         super().connection_lost(exc)
 
@@ -287,7 +287,7 @@ class _Tls(sslproto.SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("Connection", self._app_protocol).accepted(cast("asyncio.Transport", transport))
-        if not transport.is_closing():  # It may be the one that was too many.
+        if not transport.is_closing():  # This connection may have been closed for room.
             super().connection_made(cast("Any", transport))
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -344,7 +344,7 @@ class Listener:
             memory,
             known,
         )
-        self._before = 0  # Connections that there were.
+        self._before = 0  # The most connections since the last malloc_trim.
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""

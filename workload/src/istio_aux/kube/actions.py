@@ -260,7 +260,7 @@ async def list_kept(
     *,
     limit: int = PAGE,
 ) -> list[S]:
-    """What ``keep`` makes of each object; `UnreadableError` if one cannot be decoded."""
+    """List what ``keep`` returns for each object; `UnreadableError` if one cannot be decoded."""
     items = list[S]()
     listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
     async with aclosing(listed):

@@ -43,7 +43,7 @@ class NoConnectionError(UnreachableError):
 
 
 class LateError(NoConnectionError):
-    """What the request is based on is too old now, so it was not sent."""
+    """The request was not sent, because the read that it is based on is too old now."""
 
 
 class SilentError(UnreachableError):

@@ -31,7 +31,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 Source = Metadata | Mapping[str, str]
 
 NAME = 63  # Characters of the longest value of a label, and name of a container.
-MOST_NAMES = 100  # In a list of containers.
+MOST_NAMES = 100  # Names in a list of containers.
 NAMES = MOST_NAMES * (NAME + 2)  # Characters of such a list.
 
 
@@ -157,7 +157,7 @@ def begun(source: Metadata, beginnings: Iterable[str]) -> list[str]:
 # Keys of annotations, unless the comment says otherwise.
 START = "istio-aux.io/start"
 STARTED_WITH = "istio-aux.io/started-with"  # We set it on each pod we change: `native` or `hold`.
-INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
+INJECT = "sidecar.istio.io/inject"  # A label, too; with "false" Istio injects no sidecar.
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 makes it native.
 INJECTED = "sidecar.istio.io/status"  # The injector sets it (inject.go SidecarInjectionStatus).
 NOT_NATIVE = "istio-aux.io/not-native"  # We set it: why a pod that we hold must not be native.

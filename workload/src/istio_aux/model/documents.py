@@ -36,7 +36,7 @@ _PART = 8192
 _OPENS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 _CLOSES = bytes.maketrans(b"[]{}", b"\xff\x01\xff\x01")
 _NO_MARKS = bytes({*range(256)} - {*b'"[]{}'})
-# In a string of JSON each quote has a backslash before it: what a tenant's string says is no match.
+# A tenant's string in JSON cannot match: each quote in it has a backslash before it.
 _FIELDS = re.compile(rb'"managedFields"(?<!\\"managedFields")\s*+:\s*+\[')
 
 

@@ -41,7 +41,7 @@ def shared(text: str) -> str:
 
 
 class Key(NamedTuple):
-    """Which object: names are used again, a uid never is."""
+    """The identity of an object: names are used again, a uid never is."""
 
     namespace: str
     name: str
@@ -118,7 +118,7 @@ class Metadata(Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Which object it is."""
+        """The identity of the object."""
         return _key(shared(self.namespace), self.name, self.uid)
 
     @property

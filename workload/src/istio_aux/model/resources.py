@@ -207,7 +207,7 @@ def total(requests: Iterable[Requests]) -> Requests:
     return sum(requests, Requests())
 
 
-@lru_cache(maxsize=1024)  # Thousands of pods request alike.
+@lru_cache(maxsize=1024)  # Thousands of pods request the same amounts.
 def quantity(text: str) -> int:
     """Read a quantity of Kubernetes, in parts; ValueError if it is none, negative, or too long."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None

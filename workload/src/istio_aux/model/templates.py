@@ -114,7 +114,7 @@ def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
     """Name `WISHES` on objects above the pod templates, where no controller reads them."""
     there = {key for _, _, template in _walk(manifest, path) for key in _keys(template)}
     for length, following in enumerate(path):
-        if following == "*":  # What stands there is a list, or a map of the parts.
+        if following == "*":  # The value is a list of the parts, or a map of them.
             continue
         where = ".".join(path[:length]) or f"the {kind}"
         for _, _, part in _walk(manifest, path[:length]):
@@ -177,7 +177,7 @@ def _map(value: Map, key: str) -> Map:
 
 
 def _restarts(group: str, parent: Map, spec: Map) -> Map:
-    """What the controller sets in the spec of a pod."""
+    """Return what the controller sets in the spec of a pod."""
     if group == "kubeflow.org":  # The policy of the replica counts, whatever the template says.
         policy = parent.get("restartPolicy") or "Never"
         return {"restartPolicy": "Never" if policy == "ExitCode" else policy}

@@ -35,7 +35,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def problem(error: Exception) -> str:
-    """What an error says, in one line; of YAML, with the number of the line."""
+    """The message of an error in one line; a YAML error also has the number of the line."""
     text = getattr(error, "problem", None) or str(error) or type(error).__name__
     mark = getattr(error, "problem_mark", None)
     return one_line(str(text)) + (f", line {mark.line + 1}" if mark else "")

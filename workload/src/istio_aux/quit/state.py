@@ -103,7 +103,7 @@ class PodState:
         before = None if self.asks else self.asks_for
         if before == "quit" and self.first_seen:
             seen = self.first_seen
-        else:  # Of a payload that ended before this process saw the pod, only the node knows when.
+        else:  # If the payload ended before this process saw the pod, only the node knows when.
             seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
         decision = kept.brief(rules.decide(facts, now, seen=seen))
         pod = facts.pod

@@ -101,7 +101,7 @@ class Candidate(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether it has succeeded or failed."""
+        """Whether the pod has succeeded or failed."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
