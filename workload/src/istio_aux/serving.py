@@ -33,8 +33,8 @@ BACKLOG = 4096  # The API server opens a connection for each review above 25 at 
 ACCEPTS = 4  # Connections accepted in one turn of the event loop.
 BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read.
 CONNECTION = 64 << 10  # Bytes that a connection takes with TLS, HTTP and their buffers: 58 KiB.
-ADDRESSES = 1024  # Those that were answered last.
-FEWER = 128  # Connections less than there were: glibc gives memory back when asked, in 25 to 90 ms.
+ADDRESSES = 1024  # Addresses that are remembered: those that were answered last.
+FEWER = 128  # After so many closed connections call malloc_trim, which takes 25 to 90 ms.
 
 
 class Closed(StrEnum):
@@ -45,16 +45,16 @@ class Closed(StrEnum):
     TIMEOUT = "timeout"  # A request took too long.
     REFUSED = "refused"  # A request was refused before its end.
     IDLE = "idle"
-    LIMIT = "limit"  # There were too many.
+    LIMIT = "limit"  # There were too many connections.
     UNREAD = "unread"  # The client did not read its answers.
     DRAIN = "drain"  # The process stops.
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What clients that were answered may use of a port, and all others as much."""
+    """The budget of all clients that were answered, and an equal one of all others."""
 
     connections: int = 1024  # One for each `CONNECTION` of memory, a quarter of all descriptors.
-    memory: int = 64 << 20  # Of requests. At most a 16th of what this process may use.
+    memory: int = 64 << 20  # Bytes of requests. At most a 16th of this process's limit.
     handshake: float = 10.0  # From accept on, as the API server (apimachinery util/net/http.go).
     request: float = 10.0  # From first byte to last; also for a client to read its answer.
     idle: float = 120.0  # More than the API server's 90 s: it does not repeat a POST that was cut.
@@ -65,7 +65,7 @@ class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
 def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many bytes this process may use: the limit of its container, or all there are."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # Of version 2, and of version 1.
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, then v1.
         with suppress(OSError, ValueError):  # Without a limit it is "max".
             limits.append(int((cgroup / name).read_text()))
     return min(limits)
@@ -77,7 +77,7 @@ class Peer:
     address = ""
     held = 0  # Bytes of its request that have arrived, or of its last answer.
     answered = False
-    turn: asyncio.Future[None] | None = None  # What its request waits for, if for anything.
+    turn: asyncio.Future[None] | None = None  # Its request waits for this future, if for any.
 
 
 P = TypeVar("P", bound=Peer)
@@ -86,9 +86,9 @@ P = TypeVar("P", bound=Peer)
 class Connections(OrderedDict[P, None]):
     """The open connections of a port; the first one has waited longest.
 
-    A connection that was answered is closed only for another one that was. The one that has waited
-    longest is closed: of an address with more than half of the room, else of a stranger before one
-    of an address that was answered lately, and of an API server last.
+    An answered connection is closed only to make room for another answered one. The connection
+    closed is the one that has waited longest: first of an address with more than half of the room,
+    then of a stranger, then of an address that was answered lately, and last of an API server.
     """
 
     def __init__(self, most: int, memory: int, known: Container[str] = ()) -> None:
@@ -98,7 +98,7 @@ class Connections(OrderedDict[P, None]):
         """
         super().__init__()
         self._most, self._memory, self._known = most, memory, known
-        self._number, self._held = [0, 0], [0, 0]  # Of others, and of those that were answered.
+        self._number, self._held = [0, 0], [0, 0]  # Use by the others, and by the answered.
         self._lately = OrderedDict[str, None]()  # Addresses that were answered.
 
     def add(self, peer: P) -> None:
@@ -120,7 +120,7 @@ class Connections(OrderedDict[P, None]):
         peer.held = held
 
     def answer(self, peer: P) -> None:
-        """It was answered, and so was its address."""
+        """Move a connection that was answered to the budget of these, and remember its address."""
         self._lately[peer.address] = None
         self._lately.move_to_end(peer.address)
         if len(self._lately) > ADDRESSES:
@@ -168,7 +168,7 @@ class Connection(web.RequestHandler, Peer):
     def wait(self, waits_for: str) -> None:
         """Something begins that this field of `ServingLimits` bounds."""
         self.waits_for, self.since = waits_for, self._loop.time()
-        if self in self.listener.connections:  # Which are in the order of their waits.
+        if self in self.listener.connections:  # `connections` is in the order of the waits.
             self.listener.connections.move_to_end(self)
 
     def accepted(self, connection: asyncio.Transport) -> None:
@@ -189,7 +189,7 @@ class Connection(web.RequestHandler, Peer):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes arrived; aiohttp calls it with none, to parse what it has."""
-        if data and not self.why:  # What comes after the last answer is not kept.
+        if data and not self.why:  # Bytes after the last answer are dropped.
             if self.waits_for == "idle":
                 self.wait("request")
             self.listener.connections.hold(self, self.held + len(data))
@@ -214,7 +214,7 @@ class Connection(web.RequestHandler, Peer):
 
     def finish(self, response: web.StreamResponse) -> web.StreamResponse:
         """Return the answer to a request, perhaps the last one."""
-        if not self._messages:  # Else another request has come already. It may not read its answer.
+        if not self._messages:  # Else the next request is there already: its client may never read.
             self.listener.connections.hold(self, response.content_length or 0)
         if response.status < HTTPStatus.BAD_REQUEST:
             self.listener.connections.answer(self)
@@ -275,7 +275,7 @@ class Connection(web.RequestHandler, Peer):
         if self in self.listener.connections:
             self.listener.connections.remove(self)
             self.listener.closed(self.why)
-        if self.turn:  # What waits for it would keep the body.
+        if self.turn:  # The waiting request would keep its body.
             self.turn.cancel()
         super().connection_lost(exc)
 
@@ -287,7 +287,7 @@ class _Tls(sslproto.SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("Connection", self._app_protocol).accepted(cast("asyncio.Transport", transport))
-        if not transport.is_closing():  # It may be the one that was too many.
+        if not transport.is_closing():  # This connection may have been closed for room.
             super().connection_made(cast("Any", transport))
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -344,7 +344,7 @@ class Listener:
             memory,
             known,
         )
-        self._before = 0  # Connections that there were.
+        self._before = 0  # The most connections since the last malloc_trim.
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEPT, RARELY, LONGEST = 1.0, 20, 10.0
-"""Seconds for which an answer is given again: so many times as long as it took, within bounds."""
+"""Seconds that a result is cached: `RARELY` times as long as it took, from `KEPT` to `LONGEST`."""
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
 KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.

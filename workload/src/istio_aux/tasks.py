@@ -6,8 +6,8 @@ agents of tenants, in any number of namespaces. No other attempt is to wait for 
 * an attempt that waits for a slot holds nothing;
 * a node has at most half of the slots, and a namespace a quarter;
 * an attempt that hangs gives its slot back early, and is charged for more than it had;
-* a free slot goes to the namespace that has used the least slot time lately, and in it to the node
-  of which the same is true.
+* a free slot goes to the namespace that has used the least slot time lately, and there to the node
+  that has used the least.
 
 So of attempts that last for ``deadline`` and give their slot back after ``slot`` seconds, at most
 ``number * (deadline / slot + 1)`` are open at once.
@@ -26,8 +26,8 @@ from istio_aux.kube.errors import Backoff
 RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
 _POLL = 0.1  # Seconds between two checks of a condition.
 
-HALF_LIFE = 30.0  # Seconds after which slot time counts half.
-REMEMBERED = 4096  # Namespaces and places, those charged last, while any attempt runs or waits.
+HALF_LIFE = 30.0  # Seconds after which used slot time counts half.
+REMEMBERED = 4096  # Namespaces and places whose use is kept while any attempt runs or waits.
 
 Place = tuple[str, str]
 """A namespace and a node; the node is empty if it is unknown, and has no share then."""
@@ -67,7 +67,7 @@ class Slots:
         # Attempts that wait, by namespace and node; the first one comes first.
         self._waiting: dict[str, dict[str, dict[asyncio.Future[None], None]]] = {}
         self._held = Counter[Place]()
-        # Slot time of namespaces and places, and when it was charged last.
+        # The used slot time of a namespace or a place, and when it was charged last.
         self._used: dict[str | Place, tuple[float, float]] = {}
 
     @asynccontextmanager
@@ -97,7 +97,7 @@ class Slots:
         self._held -= Counter((place,))
         self._charge(place, charge - self._expected)
         self._give()
-        if not (self._waiting or self._held):  # All have what they want.
+        if not (self._waiting or self._held):  # No attempt runs or waits.
             self._used.clear()
 
     def _give(self) -> None:
@@ -141,7 +141,7 @@ class Slots:
         return min(((namespace, node) for node in nodes), key=self._lately)
 
     def _lately(self, key: str | Place) -> float:
-        """The slot time of a namespace or a place, of which the older part counts less."""
+        """The used slot time of a namespace or a place; it decays by `HALF_LIFE`."""
         seconds, charged = self._used.get(key, (0.0, 0.0))
         return seconds * 0.5 ** ((asyncio.get_running_loop().time() - charged) / HALF_LIFE)
 
@@ -149,7 +149,7 @@ class Slots:
         now = asyncio.get_running_loop().time()
         for key in (place[0], place):
             used = max(0.0, self._lately(key) + seconds)
-            self._used.pop(key, None)  # The last one charged comes last.
+            self._used.pop(key, None)  # Keep the order: charged last, stored last.
             self._used[key] = used, now
         while len(self._used) > REMEMBERED:
             del self._used[next(iter(self._used))]
@@ -161,7 +161,7 @@ async def endless_task(
     failed: Callable[[str, BaseException | None], None],
     pauses: tuple[float, float] = RESTART,
 ) -> None:
-    """Run ``work`` until cancelled, and again whenever it ends, which ``failed`` is told."""
+    """Run ``work`` until cancelled, and again whenever it ends; ``failed`` gets why it ended."""
     if task := asyncio.current_task():
         task.set_name(name)
     backoff = Backoff(*pauses)
@@ -194,7 +194,7 @@ async def until(condition: Callable[[], bool], patience: float) -> bool:
     """Wait for ``patience`` seconds at most; return whether the condition is met."""
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
-            # No single event says it: several watches, probes and controllers have a part in it.
+            # No single event shows it: it depends on several watches, probes and controllers.
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL)
     return condition()

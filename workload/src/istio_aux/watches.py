@@ -201,7 +201,7 @@ class Watches:
 
     @property
     def forbidden(self) -> dict[str, str]:
-        """What the account may not list, such as ``namespaces``, by the name of its watch."""
+        """The collections that the account may not list, such as ``namespaces``, by watch."""
         return {
             name: watch.path.rpartition("/")[2]
             for name, (watch, _) in self._watches.items()

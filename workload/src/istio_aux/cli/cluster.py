@@ -63,7 +63,7 @@ def run(
     """
     server = ""
     config = request.config or Installation()
-    # What `serve` logs is part of an answer, or of no interest.
+    # Keep the workload's log off the terminal: answers have what matters.
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
     async def work(client: Client) -> int:
@@ -218,9 +218,9 @@ def unknowns(
     *,
     said: Iterable[str] = (),
 ) -> list[str]:
-    """Which settings are not known, a line each, but for what an answer has ``said`` of pods.
+    """The unknown settings, a line each, without those that an answer has already ``said``.
 
-    ``gaps`` are why labels of namespaces are not known, which would say who looks after their pods.
+    ``gaps`` are the reasons why labels of namespaces are not known, which show who selects them.
     """
     lines = list[str]()
     if found.gap not in {"", *said}:

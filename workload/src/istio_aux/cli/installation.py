@@ -33,7 +33,7 @@ Labels = Mapping[str, str]
 
 
 class LeftOut(NamedTuple):
-    """Why nothing is done about a pod, empty if it is, and what changes that: a command a line."""
+    """Why a pod is not looked after, empty if it is, and commands that change that, one a line."""
 
     why: str = ""
     change: Command = NO_COMMAND

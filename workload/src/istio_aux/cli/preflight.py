@@ -153,7 +153,7 @@ def versions(
 
 
 def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
-    """Judge the rights that ``account`` lacks, if it, and not another account, needs them."""
+    """Report the rights that ``account`` lacks; they are a problem only if they are ``needed``."""
     if not refused:
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
@@ -173,7 +173,7 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
 
 
 def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
-    """Say what an account may do that may not read whether istio-aux is there."""
+    """Say what an account can do that cannot see whether istio-aux is installed."""
     here = f"in namespace {namespace} this account"
     if not looks:
         return _note(

@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # `report` has the table above these sentences.
 
 
 def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) -> str:
-    """Why the pod is as it is: the ``reason``, but that a finished program says when and how.
+    """The ``reason``; for a finished payload also when it ended, and with which exit code.
 
-    Without ``now`` it does not say when.
+    Without ``now`` the time is left out.
     """
     if why := facts.pod.unschedulable:
         return why

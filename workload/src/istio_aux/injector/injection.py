@@ -23,14 +23,14 @@ from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane, 
 from istio_aux.model.wish import Wish
 
 injection_label = text_label(INJECTION)
-"""Of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
+"""Label of a namespace; with another value than ``enabled`` no webhook of Istio selects it."""
 
 
 POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
 
 
 class InjectionPolicy(msgspec.Struct, frozen=True):
-    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it."""
+    """The policy for pods that do not ask for a sidecar themselves; `read_policy` reads it."""
 
     # ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about; with any
     # other value istiod injects nothing at all.
@@ -50,7 +50,7 @@ class Expectation(Struct, frozen=True):
 
     expected: bool | None
     reason: str
-    # Of the webhook that decides, and of its control plane; empty if none selects the pod.
+    # The webhook that decides, and its control plane; empty if no webhook selects the pod.
     configuration: str = ""
     webhook: str = ""
     revision: str = ""

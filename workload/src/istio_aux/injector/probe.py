@@ -43,14 +43,14 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 DEADLINE = 2.0
-"""Seconds for an injector that is live; one whose last answer took longer has `DRY_RUN` seconds,
-so that it does not come and go."""
+"""Timeout of a live injector in seconds. After a slower answer it is `DRY_RUN`, so that the state
+does not flap."""
 
 DRY_RUN = 12.0  # Seconds for all dry runs of a probe; a webhook has ten by default.
-NAMESPACES = 10  # Namespaces that a probe asks in: a quota or a policy may refuse all pods.
+NAMESPACES = 10  # Namespaces that a probe tries: a quota or a policy may refuse all pods.
 KEPT = 300.0
-"""Seconds that an answer counts while the API server refuses dry runs by a fault of its own, or is
-away, when it creates no pods either; and that versions of kubelets count that cannot be read."""
+"""Seconds for which the last result counts while the API server fails, or is away, and so creates
+no pods either; and for which kubelet versions count while they cannot be read."""
 
 LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
@@ -175,10 +175,10 @@ class InjectorProbe:
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
 
     def _turn(self) -> Iterator[probe_rules.Question]:
-        """Yield a question for each of some namespaces, first for that which was tried last.
+        """Yield one dry run for each namespace to try, beginning with the one that was tried last.
 
-        Where there is a better one than then, that comes first. After a failure the next one comes
-        first: one namespace alone may make the API server fail.
+        A better namespace that has come since goes before it. After a failure the next namespace
+        goes first: one namespace alone may make the API server fail.
         """
         names, best = set[str](), next(iter(self._questions()), None)
         self._last, self._best = self._last if best == self._best else None, best

@@ -116,8 +116,8 @@ def questions(
     ]
     first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
     for some in (first, namespaces.keys() - first):
-        # Namespaces that may refuse the capabilities of Istio's init container come last. Some may
-        # be gone since: an answer takes its time.
+        # Namespaces that enforce Pod Security come last: they may refuse Istio's init container. A
+        # namespace of ``some`` may have been deleted during the last dry run.
         ordered = sorted(
             namespaces.keys() & some - {*IGNORED, *going},
             key=lambda n: (_ENFORCED in namespaces[n], n),

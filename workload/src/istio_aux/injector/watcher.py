@@ -55,8 +55,8 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 SETTLE = 0.5
-"""Seconds to wait for first answers before publishing: a new injector, or the first list of a new
-Service, is not news by itself."""
+"""Seconds by which a change is published later: a new injector, or the first list of a new
+Service, is published together with its first answer."""
 
 DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
 
@@ -200,9 +200,9 @@ class Watcher:
         ]
 
     def left_to_ambient(self, pod: Pod) -> str:
-        """Why an ambient mesh has a new pod alone; a review has no labels of its namespace."""
+        """Why a new pod is left to ambient; a review lacks the labels of its namespace."""
         wish = Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {}))
-        ambient = wish.ambient  # Of most pods empty, which costs less than to ask all webhooks.
+        ambient = wish.ambient  # It is empty for most pods: cheaper than to try all webhooks.
         return ambient if ambient and self.control_planes.expected(wish).expected is False else ""
 
     def start(self, how: StartPolicy, pod: Pod) -> StartPolicy:

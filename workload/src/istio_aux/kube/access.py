@@ -52,12 +52,12 @@ class Access:
     tls: ssl.SSLContext
     token: Callable[[], str | None]  # Returns the bearer token that is valid now, or None.
     server_hostname: str | None = None  # Name in the server's certificate, if it is not the URL's.
-    namespace: str = "default"  # Of the context.
+    namespace: str = "default"  # The namespace of the context.
     proxy: str | None = None  # URL of the HTTP proxy on the way to the server.
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # Of every request.
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # Headers of every request.
     # Returns the access that replaces this one; None if this one stays valid.
     renewed: Callable[[], Awaitable[Access]] | None = None
-    refused: Callable[[], None] = lambda: None  # To be called after a 401.
+    refused: Callable[[], None] = lambda: None  # The caller calls it after a 401.
 
     async def current(self) -> Access:
         """The access that is valid now; `AccessError` if a credential plugin fails."""
@@ -230,7 +230,7 @@ def _fresh(make: Callable[[], _Made]) -> Access:
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when a file, or the target of a link as in a mounted Secret, does."""
+    """Stamps that change when the files do, or the target of a link as in a mounted Secret."""
 
     def stamp(path: Path) -> tuple[int, int, int] | None:
         try:
@@ -322,7 +322,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         namespace=namespace,
         proxy=_proxy(cluster, of_cluster.where, os.environ),
     )
-    if user.exec is None or path or user.token or certified:  # As in client-go.
+    if user.exec is None or path or user.token or certified:  # client-go does the same.
         return access, files
     plugin = exec_plugin.Plugin(
         user.exec, of_user.where, of_user.beside(""), _cluster_info(of_cluster, bundle)
@@ -372,7 +372,7 @@ def _url(text: str, said: str) -> SplitResult:
         url = urlsplit(text)
         if url.scheme in {"http", "https"} and url.hostname and url.port != 0:
             return url
-    except ValueError as error:  # Of a bad port or IPv6 address.
+    except ValueError as error:  # The port or the IPv6 address is bad.
         why = str(error)
     raise AccessError(f"{said}: {quoted(text)}: {why}")
 

@@ -29,13 +29,13 @@ NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 NOT_SUCCEEDED = {"fieldSelector": "status.phase!=Succeeded"}
 JOBS = {"fieldSelector": f"{NOT_TERMINAL['fieldSelector']},spec.restartPolicy!=Always"}
 
-# Seconds from the sending of a read to that of what rests on it: an exec, a restart. Both name the
-# pod by its name: meanwhile another pod may have got it.
+# The highest age in seconds of a read on which an exec or an eviction is based. Both address a pod
+# by its name, which another pod may have got meanwhile.
 FRESH = 1.0
-READS = 3  # For one of them: the first answer, and the command, may wait for new connections.
+READS = 3  # Reads before giving up: an answer, or the exec, may wait for a new connection.
 
-PAGE = 100  # Objects, unless they are large: the body of 500 has 7 MB, and is in memory twice.
-LONGEST_PAGE = 4 << 20  # Bytes of several objects: decoded, they may need ten times as much memory.
+PAGE = 100  # Objects of a page: a body with 500 pods has 7 MB, and is in memory twice.
+LONGEST_PAGE = 4 << 20  # Bytes of a page: decoded, it may need ten times as much memory.
 # How often a list is begun at most, each time in pages of five times as many objects. It has to be
 # complete before its snapshot expires: etcd is compacted every 5 minutes.
 LISTS = 3
@@ -147,12 +147,12 @@ _GROUPS = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
     for version in ("v2", "v2beta1")
 )
-# Of a list only names, labels and owners of its objects.
+# Asks for only the metadata of a list's objects.
 ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 async def served_types(client: Client) -> list[ServedType]:
-    """Return all types that are served; of two with a name in common, the preferred one first."""
+    """Return all served types, with the preferred version first where a name is shared."""
     types = list[ServedType]()
     for path in ("/api", "/apis"):
         for of in decoded(await client.get(path, accept=_GROUPS), _Discovery).items or ():
@@ -203,7 +203,7 @@ async def pages(
 ) -> AsyncGenerator[Page[T]]:
     """List a collection page by page, in pages of up to ``limit`` objects.
 
-    Fewer are requested while a page would be longer than `LONGEST_PAGE`; an object that is longer
+    A page has fewer while it would be longer than `LONGEST_PAGE`; an object that is longer
     than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: the pages
     before count for nothing. ``accept`` is the form of the answer, if it is not whole objects.
     """
@@ -224,7 +224,7 @@ async def pages(
             page = await reader.read(body)
             if len(body) <= LONGEST_PAGE // 4:
                 limit = min(limit * 2, most)
-            del body  # Its page may be handled for long.
+            del body  # The caller may handle the page for long.
         except OversizedError as error:
             if limit > 1:
                 limit = max(1, limit // 4)
@@ -234,7 +234,7 @@ async def pages(
             if "continue" not in params:
                 raise
             if error.code == 429 and error.retry_after is not None and throttled < TRIES:
-                # To begin again would cost the server all pages that came before.
+                # A new list would cost the server all pages so far.
                 throttled += 1
                 await asyncio.sleep(error.retry_after)
                 continue
@@ -260,7 +260,7 @@ async def list_kept(
     *,
     limit: int = PAGE,
 ) -> list[S]:
-    """What ``keep`` makes of each object; `UnreadableError` if one cannot be decoded."""
+    """List what ``keep`` returns for each object; `UnreadableError` if one cannot be decoded."""
     items = list[S]()
     listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
     async with aclosing(listed):
@@ -364,14 +364,14 @@ def object_path(
     name: str,
     subresource: str = "",
 ) -> str:
-    """The path of one object, or of a part of it; `InvalidNameError` if none can have it."""
+    """The path of an object or its subresource; `InvalidNameError` if a name is impossible."""
     namespace_name(namespace)
     path = f"{collection(api, resource, namespace)}/{object_name(name)}"
     return f"{path}/{subresource}" if subresource else path
 
 
 def pod_path(namespace: str, name: str, subresource: str = "") -> str:
-    """The path of a pod, or of a part of it such as ``exec``; see `object_path`."""
+    """The path of a pod, or of its subresource such as ``exec``; see `object_path`."""
     return object_path("v1", "pods", namespace, name, subresource)
 
 

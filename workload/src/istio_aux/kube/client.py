@@ -45,8 +45,8 @@ READ_TIMEOUT = 30.0  # Read timeout in seconds of a request that is no watch.
 # Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
 # own limit is 60 s (--request-timeout).
 REQUEST = 90.0
-# Bytes of an answer, and how many longer ones are read at once: each is in memory twice. Quits may
-# read fifty pods at once, and their authors may have made each of them as long as `LONGEST`.
+# Bytes of a large answer, and how many large ones are read at once: each is in memory twice. Quits
+# may read fifty pods at once, and their authors may have made each of them as long as `LONGEST`.
 LARGE = 1 << 20
 LARGE_AT_ONCE = 4
 TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
@@ -65,7 +65,7 @@ class Client:
         """Prepare; a ``patient`` client, as commands use, repeats a request after a 429."""
         self._access = access
         self._tries = TRIES if patient else 0
-        self.namespace = access.namespace  # That of the credentials, as for kubectl.
+        self.namespace = access.namespace  # The namespace of the credentials, as for kubectl.
         self._session: aiohttp.ClientSession | None = None
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._sockets = WeakSet[socket.socket]()
@@ -91,7 +91,7 @@ class Client:
         # close_notify, for up to 30 s (asyncio/constants.py SSL_SHUTDOWN_TIMEOUT). A socket that is
         # shut down is closed in the next turns of the event loop.
         for each in self._sockets:
-            with suppress(OSError):  # It is closed.
+            with suppress(OSError):  # The socket is closed already.
                 each.shutdown(socket.SHUT_RDWR)
         for _turn in range(10):
             if any(each.fileno() >= 0 for each in self._sockets):
@@ -136,14 +136,14 @@ class Client:
                 for part in _PART_OF_LINE.findall(arrived):
                     parts.append(part)
                     size += len(part)
-                    if size > LONGEST:  # Memory is bounded.
+                    if size > LONGEST:  # The memory for a line is bounded.
                         parts = [b"".join(parts)[:BEGINNING]]
                     if part.endswith(b"\n"):
                         line = b"".join(parts)
                         yield line if size <= LONGEST else Oversized(line)
                         parts = []
                         size = 0
-            if parts:  # The stream was cut.
+            if parts:  # The stream was cut inside a line.
                 yield b"".join(parts)
 
     @asynccontextmanager
@@ -152,7 +152,7 @@ class Client:
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on exit, close the connection without waiting.
 
-        ``still`` is asked when the connection is there: `LateError` unless the request may be sent.
+        ``still`` is called once there is a connection: `LateError` unless the request may be sent.
         TLS sessions are not resumed: it would save us a sixth of the CPU of a connection, and cost
         the API server of Kubernetes 1.36 a third more.
         """
@@ -175,7 +175,7 @@ class Client:
                     try:
                         yield socket
                     finally:
-                        # Its `close` reads while the peer sends, without yielding to other tasks.
+                        # aiohttp's `close` reads while the peer sends, and never yields.
                         socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         finally:
             checks.clear()  # The connection, and timers of its pool, keep the context.
@@ -196,7 +196,7 @@ class Client:
         longest: int = LONGEST,
     ) -> bytes:
         """Send a request and read the whole answer, within `REQUEST` seconds."""
-        access = await self._access.current()  # Not timed: a person may have to log in.
+        access = await self._access.current()  # It has no timeout: a person may have to log in.
         bound = asyncio.timeout(REQUEST)
         try:
             async with (
@@ -207,7 +207,7 @@ class Client:
         except TimeoutError as error:
             if bound.expired():
                 raise SilentError(f"no complete answer within {REQUEST:g} s") from error
-            raise  # The caller's own timeout.
+            raise  # It is the caller's own timeout.
 
     @asynccontextmanager
     async def _request(
@@ -241,7 +241,7 @@ class Client:
     async def _middleware(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Turn an error answer into an `ApiError`: above, a refused handshake has lost its body."""
+        """Turn an error answer into an `ApiError`; later, a refused handshake has lost its body."""
         response = await handler(request)
         for _ in range(self._tries):
             if response.status != 429 or (pause := _retry_after(response)) is None:
@@ -281,12 +281,12 @@ class Client:
             return b"".join(parts)
 
 
-# What has to hold when the next request of this task is sent.
+# Checks to await right before this task's next request is sent.
 _checks = ContextVar[list[Check]]("checks")
 
 
 class _Request(aiohttp.ClientRequest):
-    """A request that is sent only if what it rests on still holds when it has its connection."""
+    """A request that is sent only if its check succeeds once it has a connection."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         # A check sends requests itself, so it is removed first.
@@ -308,7 +308,7 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     retry_after = _retry_after(response)
     try:
         return decoded(body, ApiStatus).error(code=response.status, retry_after=retry_after)
-    except UnreadableError:  # From a proxy: plain text or HTML.
+    except UnreadableError:  # A proxy answered, in plain text or HTML.
         return ApiError(
             response.status,
             one_line(body[:200].decode(errors="replace")) or "no message",
@@ -324,7 +324,7 @@ def _authorization(access: Access) -> dict[str, str]:
 
 
 def _no_connection(error: aiohttp.ClientError) -> str:
-    """What a person knows the failure by: asyncio says "Connect call failed" for all of them."""
+    """Name the failure for a person: asyncio says "Connect call failed" for all of them."""
     if isinstance(error, aiohttp.ClientConnectorError) and "Connect call" in str(error):
         where = "proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else "host"
         if why := error.os_error.errno and os.strerror(error.os_error.errno).lower():
@@ -334,7 +334,7 @@ def _no_connection(error: aiohttp.ClientError) -> str:
 
 @contextmanager
 def _errors(access: Access) -> Generator[None]:
-    """Translate what aiohttp raises. A TimeoutError is the caller's own."""
+    """Translate aiohttp's exceptions. A TimeoutError comes from the caller's own timeout."""
     try:
         yield
     except ApiError as error:

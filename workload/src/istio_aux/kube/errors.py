@@ -9,9 +9,9 @@ import random
 
 from istio_aux.model.text import printable
 
-# Seconds. The API server asks for 1 to 10; a proxy before it may ask for a day.
+# Seconds that a Retry-After may ask for. The API server's have 1 to 10, a proxy's perhaps a day.
 LONGEST_WAIT = 300.0
-LONGEST = 1000  # Characters of a message: it may repeat the whole object, and is kept for a while.
+LONGEST = 1000  # Characters of a stored message, which may repeat the whole object.
 
 
 class KubeError(Exception):
@@ -35,7 +35,7 @@ class InvalidNameError(KubeError):
 
 
 class UnreachableError(KubeError):
-    """No complete answer: refused, reset, cut in the middle, or TLS failed. A retry may help."""
+    """There is no complete answer: refused, reset, cut, or TLS failed. A retry may help."""
 
 
 class NoConnectionError(UnreachableError):
@@ -43,7 +43,7 @@ class NoConnectionError(UnreachableError):
 
 
 class LateError(NoConnectionError):
-    """What the request is based on is too old now, so it was not sent."""
+    """The request was not sent, because the read that it is based on is too old now."""
 
 
 class SilentError(UnreachableError):
@@ -79,12 +79,12 @@ class ApiError(KubeError):
         self.code = code
         self.reason = reason
         self.retry_after: float | None = None
-        if retry_after is not None and retry_after >= 0:  # False for NaN.
+        if retry_after is not None and retry_after >= 0:  # The comparison is False for NaN.
             self.retry_after = min(retry_after, LONGEST_WAIT)
 
     @property
     def unknown(self) -> bool:
-        """Whether the change may have been made all the same, or may still be on its way."""
+        """Whether the change may have been made despite the error, or may still be on its way."""
         return self.code >= 500
 
 

@@ -28,8 +28,8 @@ from istio_aux.model.text import printable
 _log = logging.getLogger(__name__)
 
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
-RATE = 5.0  # Events per second after that.
-WAITING = 1000  # Events in the queue; one more, and the namespace with most loses its last.
+RATE = 5.0  # Events per second after a burst.
+WAITING = 1000  # Events in the queue; beyond it, the namespace with most loses its last.
 # The order of the Events of a namespace.
 WARNING, NORMAL, MASS = range(3)
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
@@ -53,13 +53,13 @@ class Events:
         self._rate = rate
         self._source = source
         self._now = clock
-        # Of each namespace sorted by kind: a number follows, and the Event.
+        # The queue of each namespace, sorted by kind and number, each with its Event.
         self._waiting = dict[str, list[tuple[int, int, bytes]]]()
-        # How often each namespace has had its turn since all was sent, of twice `WAITING` at most.
-        # The one that has had fewest is next; one that comes later begins a turn before those that
-        # wait.
+        # How many turns each namespace has had since all was sent, for up to twice `WAITING`
+        # namespaces. The namespace with fewest turns is next; a new one begins one turn ahead of
+        # those that wait.
         self._turns = dict[str, int]()
-        self._unsent = asyncio.Queue[None]()  # One for each Event.
+        self._unsent = asyncio.Queue[None]()  # One entry for each queued Event.
         self._emitted = 0
         self._refused = ""
 
@@ -77,10 +77,10 @@ class Events:
     ) -> None:
         """Queue an Event; ``note`` is a text for people, after the ``code`` of the finding.
 
-        Namespaces have equal shares, whatever their Events say. Of one, Warnings are sent first,
-        and ``mass`` Events, which every pod may have, last: a thousand quits after a start must not
-        delay the warning about one lost pod. One with ``once`` is not sent again for this object,
-        reason and source while the API server has it (--event-ttl).
+        Namespaces have equal shares, whatever their Events say. A namespace's Warnings are sent
+        first, and ``mass`` Events, which every pod may have, last: a thousand quits after a start
+        must not delay the warning about one lost pod. An Event with ``once`` is not sent again for
+        this object, reason and source while the API server has it (--event-ttl).
         """
         rank = MASS if mass else NORMAL if kind == "Normal" else WARNING
         now = self._now().date
@@ -128,7 +128,7 @@ class Events:
         _log.debug("%s: an Event is dropped", most, extra={"event": "event-dropped"})
 
     def _take(self, namespace: str, place: int) -> bytes:
-        """Remove an Event from those that wait."""
+        """Remove an Event from its namespace's queue."""
         _, _, body = self._waiting[namespace].pop(place)
         if not self._waiting[namespace]:
             del self._waiting[namespace]
@@ -146,7 +146,7 @@ class Events:
             filled = now
             if tokens < 1:
                 await asyncio.sleep((1 - tokens) / self._rate)
-            # Only now: a warning may have been queued in the meantime.
+            # Choose only now: a Warning may have been queued meanwhile.
             await self._unsent.get()
             namespace = min(self._waiting, key=self._turns.__getitem__)
             self._turns[namespace] += 1
@@ -168,7 +168,7 @@ class Events:
             except ApiError as error:
                 if error.code != 429:
                     raise
-                # All others wait as well.
+                # A limited request delays all other Events, too.
                 await asyncio.sleep(retry_after(error) or 1.0)
                 await self._client.post(path, body)
             self._refused = ""

@@ -24,7 +24,7 @@ from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import UNDECODABLE, one_line
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # v5 adds CLOSE, for stdin alone.
-FORWARD = ("v4.channel.k8s.io",)  # Of cri-streaming portforward/websocket.go.
+FORWARD = ("v4.channel.k8s.io",)  # From cri-streaming portforward/websocket.go.
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 # Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
 # hundred bytes in a few frames.
@@ -35,7 +35,7 @@ SHOWN = 300  # Characters of the other side's text in a message.
 
 
 def answered(head: str, text: str) -> str:
-    """The head of a line for people, and what the other side says, if it says anything."""
+    """Join the head of a line for people, and the other side's text, if it has any."""
     return f"{head}: {one_line(text, SHOWN)}" if text.strip() else head
 
 
@@ -107,8 +107,8 @@ async def execute(
 ) -> AttemptResult:
     """Run ``command`` in the proxy of ``pod``, without stdin; see `stream`.
 
-    No UID leads to a pod: the command runs in the pod that has its name when the request arrives.
-    So ``still`` is asked right before that: `LateError` if the pod has changed.
+    The request has no UID: the command runs in the pod that has the name when the request arrives.
+    So ``still`` is called right before that: `LateError` if the pod has changed.
     """
     return await stream(
         client,
@@ -126,8 +126,8 @@ async def execute(
     )
 
 
-# Channels of the first port (kubelet cri-streaming portforward/websocket.go), and the bytes at the
-# beginning of both: the port, little-endian.
+# Channels of the first port (kubelet cri-streaming portforward/websocket.go). Both begin with the
+# bytes of the port, little-endian.
 _DATA = 0
 _REFUSED = 1
 _PREFIX = 2
@@ -186,9 +186,9 @@ async def forward(
     """Send a request without a body, such as ``POST /quitquitquit``, to a port; see `stream`.
 
     The runtime connects to ``localhost`` inside the pod's network (containerd sandbox_portforward):
-    no container runs a process, and every port can be reached. No UID leads to a pod, but the
-    connection is made to one pod: where ``still`` finds the pod there after that, the request
-    reaches no other pod.
+    no container runs a process, and every port can be reached. The request has no UID, but the
+    connection leads to one pod: if ``still`` finds the pod there afterwards, the request reaches no
+    other pod.
     """
     head = (
         f"{what} HTTP/1.1\r\n"
@@ -209,11 +209,11 @@ async def forward(
 
 
 class ReadyChannels(ForwardChannels):
-    """The same, to find out whether a proxy is ready."""
+    """The channels of one port, to find out whether a proxy is ready."""
 
     @property
     def ready(self) -> bool | None:
-        """By the answer, or because Envoy does not listen yet; None: neither came."""
+        """Whether the proxy is ready: not if Envoy does not listen yet; None: no answer."""
         status = _STATUS_LINE.match(self._received[_DATA], _PREFIX)
         if status is None:
             return False if b"connection refused" in self._received[_REFUSED] else None
@@ -221,7 +221,7 @@ class ReadyChannels(ForwardChannels):
 
 
 class PortChannels(ForwardChannels):
-    """The same, to find out whether something listens on the port, whatever it answers."""
+    """The channels of one port, to find out whether something listens, whatever it answers."""
 
     @property
     def finished(self) -> bool:
@@ -230,7 +230,7 @@ class PortChannels(ForwardChannels):
 
     @property
     def listens(self) -> bool | None:
-        """An answer shows it, or a refusal by the network; None: neither came."""
+        """Whether there was any answer; False if the network refused, None if neither came."""
         if self._received[_DATA][_PREFIX:]:
             return True
         return False if b"connection refused" in self._received[_REFUSED] else None
@@ -239,7 +239,7 @@ class PortChannels(ForwardChannels):
 async def listens(client: Client, pod: Key, port: int, deadline: float) -> bool | None:
     """Whether something listens on a port of a pod; None: not known.
 
-    What is sent is no TLS: a server of TLS answers with an alert (rustls, tokio-rustls).
+    The request is not TLS: a TLS server answers with an alert (rustls, tokio-rustls).
     """
     channels = PortChannels()
     await _ask(client, pod, port, "GET /", channels, deadline=deadline)
@@ -286,8 +286,8 @@ async def stream(
     """Upgrade to a WebSocket, send ``first_frame`` if not empty, and read until the end.
 
     ``deadline`` seconds include the handshake; after them the request may or may not have had its
-    effect. ``before`` is asked when there is a connection for the upgrade, ``still`` after it:
-    nothing more is sent unless they say so, which is a `LateError`.
+    effect. ``before`` is called once there is a connection for the upgrade, ``still`` after the
+    upgrade. If one returns False, nothing more is sent: `LateError`.
     `KubeError`: the API server is busy or cannot be reached; nothing was sent.
     """
     try:
@@ -312,7 +312,7 @@ async def stream(
 async def _listen(
     socket: aiohttp.ClientWebSocketResponse, channels: ExecChannels | ForwardChannels
 ) -> str:
-    """Read until ``channels`` are finished; returns why not, or nothing."""
+    """Read until ``channels`` are finished; returns why they are not, or nothing."""
     frames = size = 0
     while not channels.finished:
         message = await socket.receive()

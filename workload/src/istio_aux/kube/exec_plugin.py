@@ -54,11 +54,11 @@ class ExecConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Allowed(msgspec.Struct, frozen=True):
     command: str = ""
-    name: str = ""  # What `command` was called before.
+    name: str = ""  # The former name of `command`.
 
 
 class _Preference(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a kuberc (kubectl config/v1beta1 Preference)."""
+    """The preferences in a kuberc (kubectl config/v1beta1 Preference)."""
 
     api_version: str = ""
     kind: str = ""
@@ -96,8 +96,8 @@ def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
 def refused_by(environ: Mapping[str, str], command: str) -> str:
     """Why the user's kuberc does not let a plugin run; empty if it does, or there is none.
 
-    As kubectl 1.35 has it (kuberc.go LoadKuberc, client-go exec.go checkAllowlistLocked), but a
-    kuberc that cannot be read lets none run. `AccessError`: it is not there, or cannot be read.
+    The rules are kubectl 1.35's (kuberc.go LoadKuberc, client-go exec.go checkAllowlistLocked), but
+    a kuberc that cannot be read lets none run. `AccessError`: it is not there, or cannot be read.
     """
     named = environ.get("KUBERC", "")
     path = Path(named) if named else Path.home() / ".kube" / "kuberc"
@@ -140,7 +140,7 @@ class Plugin:
     def __init__(
         self, spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
     ) -> None:
-        """Prepare what ``exec`` of the user ``who`` says; `AccessError` if it cannot run like that.
+        """Prepare the ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
 
         A command with a slash is relative to ``folder``. The plugin may be told of the ``cluster``.
         """

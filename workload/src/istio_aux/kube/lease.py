@@ -48,8 +48,8 @@ _log = logging.getLogger(__name__)
 DURATION = 15.0
 DEADLINE = 10.0
 RETRY = 2.0
-# Second line of the checkpoint's annotation: the holder is unfit; another process, which is fit,
-# wants the Lease.
+# The second line of the checkpoint's annotation: the holder is unfit, or another process, which is
+# fit, wants the Lease.
 UNFIT = "unfit"
 WANTED = "wanted"
 RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
@@ -83,7 +83,7 @@ def own_identity(port: int) -> str:
 class Leadership:
     """Whether this process is the one that acts on pods. Without a Lease it always is.
 
-    ``held``: whether it leads, as its controllers were told last.
+    ``held``: whether the process leads, as its controllers were told last.
     """
 
     def __init__(self, *, held: bool = True) -> None:
@@ -106,9 +106,9 @@ class Leadership:
         return ""
 
     def leads(self) -> bool:
-        """Whether this process may act now. Call this right before each write that only one makes.
+        """Whether this process may act now. Call this right before each write of a leader.
 
-        If it may not any more, all controllers have been told.
+        If it may not any more, this tells all controllers.
         """
         return self.held
 
@@ -141,9 +141,9 @@ class Lease(Leadership):
 
         The holder stores what ``checkpoint`` returns with each renewal. ``recall`` gets the stored
         text, perhaps empty, whenever the Lease is read while this process does not lead, or another
-        process has changed it, and whether the Lease may lack what this process knows, as one that
-        was made again does; it returns whether the text says all of that. ``unfit`` returns why
-        another process should lead, or nothing.
+        process has changed it. Its second argument is whether the Lease may lack what this process
+        knows, as a re-created Lease does; it returns whether the text has all of that. ``unfit``
+        returns why another process should lead, or nothing.
         """
         super().__init__(held=False)
         self._name = f"{namespace}/{name}"
@@ -164,7 +164,7 @@ class Lease(Leadership):
         self._releases: float | None = None  # When a holder that stepped down releases the Lease.
         self._free: float | None = None  # Since when an unfit process leaves the Lease to others.
         self._metadata = self._new
-        self._lost = False  # What this process knows is perhaps not in the Lease any more.
+        self._lost = False  # The Lease may lack what this process knows.
         self._renewed = 0.0
         self._trouble = ""
         self._writing = asyncio.Lock()
@@ -175,7 +175,7 @@ class Lease(Leadership):
         return self._seen.holder if self._seen.exists else ""
 
     def leads(self) -> bool:
-        """See `Leadership`. A process that was frozen for longer than its time stops leading."""
+        """See `Leadership`. A process that was suspended for longer than its term stops leading."""
         if self.held and now() >= self._renewed + self._deadline:
             self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
         return self.held
@@ -206,7 +206,7 @@ class Lease(Leadership):
             if not self.held:
                 pause /= 2  # A Lease that is released is taken within 1.2 s, not 2.4 s.
             try:
-                # A request that hangs leaves time for another request.
+                # A request that hangs must leave time for another one.
                 async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                     lapses = await self._round()
                 self._trouble = ""
@@ -215,7 +215,7 @@ class Lease(Leadership):
                 if isinstance(error, ApiError) and error.code == 409:
                     pause = self._retry / 10  # Another process was faster: read the Lease again.
                 else:
-                    # A holder asks once more before it has to stop leading.
+                    # A holder tries once more before it has to stop leading.
                     longest = self._latest(self._deadline) - self._retry - now()
                     pause = max(pause, min(retry_after(error), longest))
                     self._complain(str(error) or "no answer in time")
@@ -244,7 +244,7 @@ class Lease(Leadership):
         return min(then, self._renewed + self._deadline) if self.held else then
 
     async def _round(self) -> float:
-        """Read, decide, write; returns when there is something to do at the latest, or infinity."""
+        """Do an election round: read, decide, write. Returns the next deadline, or infinity."""
         unfit = self._unfit()
         if not unfit:
             self._releases = self._free = None
@@ -283,7 +283,7 @@ class Lease(Leadership):
         self._free = None
         if self.held:
             self._lead(held=False, why=step.reason)
-        # The holder of a Lease that was deleted may never have seen what it said.
+        # If the Lease was created again, its holder may not know this process's checkpoint.
         text = self._checkpoint() if self._lost else self._note[0]
         mark = WANTED if self._mark == UNFIT and not unfit else self._mark
         if (text, mark) != (self._note[0], self._mark):
@@ -301,7 +301,7 @@ class Lease(Leadership):
         if not self.held or self._mark != WANTED:
             return None
         self._lead(held=False, why=unfit)
-        # What is under way has as long to end as if the Lease had not been renewed.
+        # Tasks under way get as long to end as if the Lease had not been renewed.
         self._releases = now() + self._duration - self._deadline
         return self._releases
 
@@ -322,14 +322,14 @@ class Lease(Leadership):
         )
 
     async def _hold(self, record: LeaseRecord, unfit: str) -> None:
-        # The others count from when they read the record, which is later.
+        # Other processes count from their read of the record, which is later.
         sent = now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
         self._renewed = sent
         self._lost = False
 
     async def _write(self, record: LeaseRecord, text: str) -> None:
-        """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
+        """Replace the record that was read; `ApiError` 409 if another process has replaced it."""
         metadata = self._metadata if self._seen.exists else self._new
         body = msgspec.json.encode(
             {
@@ -365,7 +365,7 @@ class Lease(Leadership):
         """Store what the API server returned."""
         lease = decoded(body, StoredLease, "Lease")
         uid = self._metadata.get("uid")
-        # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
+        # An update without managedFields leaves them unchanged (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}
         self._seen = self._seen.then(lease.spec, now())
@@ -377,7 +377,7 @@ class Lease(Leadership):
 
     @property
     def _note(self) -> tuple[str, str]:
-        """The checkpoint and the mark in the Lease as it was read last."""
+        """The checkpoint and the mark in the Lease, as of the last read."""
         text, _, mark = (CHECKPOINT.get(_annotations(self._metadata)) or "").partition("\n")
         return text, mark
 

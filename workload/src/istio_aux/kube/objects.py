@@ -2,7 +2,7 @@
 
 Tenants write most of an object, so an object that cannot be decoded must not cost its neighbours.
 The plain decoder comes first. A text that it cannot read is cut (`model.documents`) and decoded
-again, object by object. Which object it is shows its beginning, of which tenants choose nothing.
+again, object by object. An object begins with its identity, before anything that tenants write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from istio_aux.model.text import problem
 # Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
 # (--max-request-bytes), and JSON writes each of their bytes as six at most: ``<`` as ``\u003c``.
 LONGEST = 10 << 20
-BEGINNING = 4 << 10  # Bytes that are kept of what is longer.
+BEGINNING = 4 << 10  # Bytes that are kept of a longer text.
 
 
 class Resource(Protocol):
@@ -111,7 +111,7 @@ class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
     """A line of a watch."""
 
     type: str  # ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-    metadata: Metadata  # Of an object that cannot be decoded: as much as can be.
+    metadata: Metadata  # For an object that cannot be decoded: what can be read.
     # The object; None for a bookmark and for an object that cannot be decoded.
     resource: S | None = None
     why: str = ""  # Why the object cannot be decoded, or empty.
@@ -145,7 +145,7 @@ def decoded(body: bytes, kind: type[S], name: str = "") -> S:
     """Decode one object, which messages call ``name``; `UnreadableError` if it is none."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except Exception:  # Perhaps it is nested too deeply; the second attempt decides.
+    except Exception:  # The object may be nested too deeply: try again without that.
         try:
             return msgspec.json.decode(shallow(body), type=kind)
         except Exception as error:
@@ -166,7 +166,7 @@ class PageReader(Generic[T]):
         try:
             page = self._page.decode(body)
             return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
-        except Exception:  # Find out which objects cannot be decoded.
+        except Exception:  # Decode one by one, to find out which cannot be decoded.
             text = await in_slices(cutting(body))
         try:
             raw = _raw_list.decode(text)
@@ -200,7 +200,7 @@ class EventReader(Generic[T]):
         self._object = msgspec.json.Decoder(kind)
 
     async def read(self, line: bytes | Oversized) -> Event[T]:
-        """Decode one line; of an oversized one, which object it is about.
+        """Decode one line; an oversized one only as far as its object's identity.
 
         `ApiError`: a Status ends the stream. `UnreachableError`: the line was probably cut.
         """
@@ -225,7 +225,7 @@ class EventReader(Generic[T]):
 
 
 def _identity(text: bytes, begin: int = 0) -> Metadata:
-    """Read which object begins there; what cannot be read of that is empty."""
+    """Read the identity of the object that begins there; unreadable fields are empty."""
     head = _OBJECT.match(text, begin)
     name, namespace, uid, version = _texts(head) if head else ("", "", "", "")
     return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)
@@ -236,7 +236,7 @@ def _texts(match: re.Match[bytes]) -> tuple[str, ...]:
 
 
 async def in_slices(work: Work[S]) -> S:
-    """Do it; other tasks have a turn whenever it yields."""
+    """Do ``work``; other tasks have a turn whenever it yields."""
     while True:
         try:
             next(work)

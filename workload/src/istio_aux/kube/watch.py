@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 # later. A connection whose other end is gone fails earlier: see `client.KEEPALIVE`.
 SILENCE = 90.0
 STREAM = 300.0  # Seconds, give or take a tenth, after which the server is asked to end a stream.
-RELIST = 600.0  # The same between full lists, which repair what a watch may have missed.
+RELIST = 600.0  # Seconds, as above, between full lists, which repair what a watch may have missed.
 BATCH = 50  # Objects after which other tasks get a turn.
 UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
 
@@ -52,7 +52,7 @@ class Handler(Protocol[T_contra]):
         """The object exists and looks like this."""
 
     def delete(self, key: Key, last: T_contra | None, /) -> None:
-        """The object is gone, or has left the selection: the two look alike.
+        """The object is gone, or has left the selection: a watch shows no difference.
 
         ``last`` is the object in the DELETED event, as it was before it left (apiserver cacher.go);
         None if a list no longer has it, or if it cannot be decoded.
@@ -106,8 +106,8 @@ class Watch(Generic[T]):
         """
         self.synced = asyncio.Event()  # Set after the first complete list, and never cleared.
         self._alive_at: float | None = None
-        self.refused = False  # The server did once, as it does when a permission is missing.
-        self.forbidden = False  # By the last attempt; then a permission is missing.
+        self.refused = False  # Whether the server ever refused, as without a permission.
+        self.forbidden = False  # Whether the last attempt lacked a permission.
         self.trouble: str | None = None  # Why the last attempt failed; None while all is well.
         # Why objects cannot be decoded, at most `UNREADABLE`: handlers keep what they knew of them.
         self.unreadable: dict[Key, str] = {}
@@ -119,7 +119,7 @@ class Watch(Generic[T]):
         self._silence = silence
         self._stream_seconds = stream
         self._relist = relist
-        # Two of them: a watch that fails after each complete list must not list without a pause.
+        # Lists and streams have each a backoff: a watch that fails after each list must pause, too.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
         self._kind, self._events = kind, EventReader(kind)
@@ -132,12 +132,12 @@ class Watch(Generic[T]):
         """Seconds since the last progress.
 
         Progress is an event, a bookmark, a stream that begins or ends well, and objects of a list,
-        unless an earlier list failed behind them. A live watch is silent for `SILENCE` at most.
+        unless an earlier list failed after them. A live watch is silent for `SILENCE` at most.
         """
         return 0.0 if self._alive_at is None else now() - self._alive_at
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises only what the handler raises, but no `HandlerError`."""
+        """Watch until cancelled. Raises only the handler's exceptions, except `HandlerError`."""
         self._alive_at = now()
         while True:
             backoff = self._listing
@@ -170,7 +170,7 @@ class Watch(Generic[T]):
 
     async def _list(self) -> None:
         """List the whole collection in pages; deliver all of it, and what is gone."""
-        # The keys of a long list, equal to those that are known, would cost a fifth of the memory.
+        # `gone` starts with the known keys: a set of the listed ones would take 20 % more memory.
         version = ""
         listed = 0
         gone = set[Key]()
@@ -197,11 +197,11 @@ class Watch(Generic[T]):
             gone.difference_update(keys)
             listed += len(keys)
             named = named and all(key.uid for key in keys)
-            page.items.clear()  # There need not be room for them beside the next page.
+            page.items.clear()  # Free their memory before the next page comes.
             # The objects of a list that fails again and again are no progress.
             if listed > self._furthest:
                 self._furthest, self._alive_at = listed, now()
-        if named:  # An object without a UID may be any of those.
+        if named:  # An unreadable object without a UID may be any of these.
             for key in sorted(gone):  # A set has another order in each process.
                 self._delete(key)
         self._furthest, self._alive_at = 0, now()
@@ -215,7 +215,7 @@ class Watch(Generic[T]):
 
     def _check(self, version: str, before: str) -> None:
         numbers = all(text.isdecimal() and len(text) < 20 for text in (version, before))
-        if numbers and int(version) < int(before):  # They are integers (KEP-5504).
+        if numbers and int(version) < int(before):  # Versions are integers (KEP-5504).
             self._version = ""
             raise _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
@@ -242,7 +242,7 @@ class Watch(Generic[T]):
         except KubeError as error:
             if not self._resumable(error, version):
                 raise
-            # The version is good: to resume costs less than a list.
+            # The version is good: it costs less to resume than to list.
             self._note(error)
             await asyncio.sleep(max(self._watching.next(), retry_after(error)))
             return
@@ -270,7 +270,7 @@ class Watch(Generic[T]):
         async with aclosing(lines):
             async for line in lines:
                 self._alive_at = now()
-                if line:  # An empty one: the watch is accepted, so nothing is missed from here on.
+                if line:  # An empty line: the watch is accepted, and misses nothing from now on.
                     self._deliver(await self._events.read(line))
                     number += 1
                     if number % BATCH == 0:

@@ -31,7 +31,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 Source = Metadata | Mapping[str, str]
 
 NAME = 63  # Characters of the longest value of a label, and name of a container.
-MOST_NAMES = 100  # In a list of containers.
+MOST_NAMES = 100  # Names in a list of containers.
 NAMES = MOST_NAMES * (NAME + 2)  # Characters of such a list.
 
 
@@ -40,7 +40,7 @@ class BadValueError(ValueError):
 
 
 class _Key(Generic[T]):
-    """A key of labels, or of annotations: which ones, says `_where`."""
+    """A label or annotation key; `_where` says which of both, as messages have it."""
 
     _where = ""
 
@@ -68,7 +68,7 @@ class _Key(Generic[T]):
         self._read = read
 
     def on(self, source: Source) -> bool:
-        """Whether it is there, with whatever value."""
+        """Whether the key is there, with any value."""
         return self.name in self._texts(source)
 
     def of(self, source: Source) -> T | None:
@@ -149,36 +149,36 @@ def names(text: str) -> frozenset[str]:
 
 
 def begun(source: Metadata, beginnings: Iterable[str]) -> list[str]:
-    """Those of the texts with which the key of an annotation begins."""
+    """Return those ``beginnings`` with which at least one annotation key begins."""
     keys = source.annotations or {}
     return [each for each in beginnings if any(key.startswith(each) for key in keys)]
 
 
-# Annotations, unless the comment says otherwise.
+# Keys of annotations, unless the comment says otherwise.
 START = "istio-aux.io/start"
-STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `native` or `hold`.
-INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
+STARTED_WITH = "istio-aux.io/started-with"  # We set it on each pod we change: `native` or `hold`.
+INJECT = "sidecar.istio.io/inject"  # A label, too; with "false" Istio injects no sidecar.
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 makes it native.
-INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjectionStatus).
-NOT_NATIVE = "istio-aux.io/not-native"  # Ours: why a pod that we hold must not be native.
-TEMPLATES = "inject.istio.io/templates"  # Of Istio: names of its templates, with commas between.
+INJECTED = "sidecar.istio.io/status"  # The injector sets it (inject.go SidecarInjectionStatus).
+NOT_NATIVE = "istio-aux.io/not-native"  # We set it: why a pod that we hold must not be native.
+TEMPLATES = "inject.istio.io/templates"  # Names of Istio's templates, with commas between.
 INJECTION = "istio-injection"  # The label of a namespace that the default revision selects.
 DATAPLANE = "istio.io/dataplane-mode"  # A label; `ambient` counts where Istio does not inject.
-REDIRECTION = "ambient.istio.io/redirection"  # Of Istio's CNI: `enabled` once it is captured.
-MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
+REDIRECTION = "ambient.istio.io/redirection"  # Istio's CNI sets it: `enabled` once captured.
+MIRROR = "kubernetes.io/config.mirror"  # The kubelet sets it on a static pod's mirror pod.
 # Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
 WORKFLOW_NODE = "workflows.argoproj.io/node-name"
 # Argo runs this command in the proxy when the main container ends, and ``kill -TERM 1`` without it,
 # though its `wait` may still upload (3.6 signal.go). The command that we add does nothing.
 SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
 NO_SIGNAL = '["pilot-agent","version"]'
-PROXY_CONFIG = "proxy.istio.io/config"  # Of Istio: YAML that overrides the mesh's ProxyConfig.
+PROXY_CONFIG = "proxy.istio.io/config"  # YAML that overrides the mesh's ProxyConfig.
 HOLD = "holdApplicationUntilProxyStarts"  # Field of `PROXY_CONFIG`.
 PEERS = "istio-aux.io/peers"
-INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
-EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
-# Labels of pods whose controller makes a headless Service without ports. What they declare is in
-# no Service either, and as unreachable: Kubeflow's TrainJobs declare 29500 (jobset
+INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio reads it; without it every port.
+EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio ignores it beside a list.
+# Labels of pods whose controller makes a headless Service without ports. The ports that such pods
+# declare are in no Service, either, and unreachable: Kubeflow's TrainJobs declare 29500 (jobset
 # jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR = "training.kubeflow.org/operator-name"
@@ -211,7 +211,7 @@ _LONGEST_KEY = 50
 
 
 def unread(metadata: Metadata) -> tuple[Remark, ...]:
-    """Name keys of a pod that look like a wish and that nothing reads, and what was meant."""
+    """Name keys that nothing reads, though they look like one of `WISHES`, and what was meant."""
     found = list[Remark]()
     for where, keys in (("annotation", metadata.annotations), ("label", metadata.labels)):
         other = "label" if where == "annotation" else "annotation"
@@ -230,7 +230,7 @@ def unread(metadata: Metadata) -> tuple[Remark, ...]:
 
 
 def _near(key: str) -> str:
-    """The key that one letter, or upper and lower case, makes another."""
+    """Return the key from which ``key`` differs in one letter, or in case only; or empty."""
     texts = _without_one(key.lower()) if len(key) <= _LONGEST_KEY else ()
     return next((_NEAR[text] for text in texts if text in _NEAR), "")
 
@@ -251,11 +251,11 @@ class Problem(Struct, frozen=True):
 
 
 class Overrides(Struct, frozen=True):
-    """The annotations of a pod."""
+    """The annotations by which a pod's author overrides how its proxy ends."""
 
     opt_out: str | None = None  # Why istio-aux leaves the pod alone.
-    sidecars: tuple[SidecarRule, ...] = ()  # Of this pod, by name instead of the option's.
-    after: frozenset[str] = frozenset()  # The only containers that do; empty: all.
+    sidecars: tuple[SidecarRule, ...] = ()  # The pod's own rules, before the option's by name.
+    after: frozenset[str] = frozenset()  # The containers that keep the proxy running; empty: all.
     grace: float | None = None  # Seconds from the end of the payload to the quit.
     status_port: int = DEFAULT_STATUS_PORT  # See `status_port`.
     problems: tuple[Problem, ...] = ()
@@ -386,7 +386,7 @@ def _read_port(text: str) -> int:
 agent_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)
 
 
-# What is read of them. Istio takes any other value of `INJECT` for none.
+# How values of flags are read. Istio ignores any other value of `INJECT`.
 _flag = {"true": True, "false": False}.__getitem__
 start_order = Annotation(
     STARTED_WITH,

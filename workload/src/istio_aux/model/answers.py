@@ -25,7 +25,7 @@ from istio_aux.model.text import listed
 T = TypeVar("T")
 
 LONGEST = 500  # Pods of a kind in `/status`, at most: after an outage it may be every pod.
-SLICE = 200  # Pods that are looked at before other tasks, such as reviews, have a turn.
+SLICE = 200  # Pods that are handled before other tasks, such as reviews, have a turn.
 UNREADABLE = 20  # Unreadable objects in `/status`, at most.
 MOST = 20  # Holders that are listed: tenants name their containers.
 PAGE = 500  # Pods in a page of `/pods`, at most.
@@ -36,10 +36,10 @@ TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote wh
 class State(StrEnum):
     """How far an injector is from being live, in the order of the checks."""
 
-    # Pods are created without a sidecar: there is no configuration, or no webhook of it is called.
+    # There is no configuration, or none of its webhooks is called: pods get no sidecar.
     ABSENT = "absent"
     DEACTIVATED = "deactivated"
-    # From here on pods are refused: failurePolicy is Fail.
+    # In the states from here on pods are refused: failurePolicy is Fail.
     NO_CA_BUNDLE = "no-ca-bundle"  # Its istiod never came up.
     UNREADABLE = "unreadable"
     NO_SERVICE = "no-service"
@@ -50,7 +50,7 @@ class State(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> State:  # noqa: ARG003  its name is that of Enum
-        """What another version says is not live."""
+        """A state that this version does not know is not live."""
         return cls.UNREADABLE
 
 
@@ -60,8 +60,8 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     why: str  # The reason for the state, one line for people.
     configuration: str = ""  # Name of the configuration, empty if there is none.
-    revision: str = ""  # Of Istio, empty if there is no configuration.
-    # The sidecar of a pod that asks for a native one; unknown unless it is live.
+    revision: str = ""  # The revision of Istio, empty if there is no configuration.
+    # What a pod that asks for a native sidecar gets; unknown unless the injector is live.
     native: Capability = Capability.UNKNOWN
     native_why: str = ""  # The reason, one line; empty until it was checked.
     # When the leader of that time first saw this state; `evaluate` does not know it.
@@ -80,20 +80,20 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     name: str
     uid: str
     reason: str
-    # End of the payload, or of the part of it that has ended; of an unstarted pod, when it could
-    # have started.
+    # The end of the payload, or of its finished part; for an unstarted pod, when it could have
+    # started.
     since: datetime | None = None
     attempts: int | None = None  # To make the proxy of a stuck pod exit.
-    # Containers that block a pod; of a stuck pod the sidecar that does not exit, if it is not the
-    # proxy.
+    # The containers that block the pod; for a stuck pod, the sidecar that does not exit, if it is
+    # not the proxy.
     by: tuple[str, ...] = ()
     requests: Requests | None = None  # What a pod of `HELD` holds; None: unknown.
-    # The setting that ends what blocks a pod, if one is known; the reason has it too.
+    # The setting that unblocks the pod, if one is known; the reason has it, too.
     fix: str = ""
     # False while it may pass: most containers end a little apart, and so do a proxy and its payload
     # (`QuitLimits.blocked_after`, `lost_after`).
     lasting: bool = True
-    code: str = ""  # Of the finding, of this version's `findings`.
+    code: str = ""  # The code of the finding, one of `findings.Code`.
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -113,9 +113,9 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
 
     namespace: str
     name: str
-    live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
+    live: bool | None  # Whether a new pod would get a sidecar now; None: not known.
     live_reason: str
-    # Of the Istio whose injector selects its pods; empty if there is none.
+    # The revision whose injector selects its pods; empty if there is none.
     revision: str
     root_namespace: str
     meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
@@ -136,9 +136,9 @@ class Unmeshed(msgspec.Struct, frozen=True, gc=False):
 class UnreadableObject(msgspec.Struct, frozen=True):
     """An object that cannot be read: what was known of it before still counts."""
 
-    path: str  # Of its collection.
+    path: str  # The path of the collection.
     namespace: str
-    name: str  # Empty if not even that can be read.
+    name: str  # The object's name; empty if it cannot be read.
     reason: str
 
 
@@ -146,7 +146,7 @@ class Sidecars(msgspec.Struct, frozen=True):
     """How many pods that istio-aux looks after have a sidecar."""
 
     pods: int
-    namespaces: int  # In which they are.
+    namespaces: int  # The number of namespaces with such pods.
     most: dict[str, int]  # The pods by namespace, most first; at most `LONGEST` namespaces.
 
     def text(self, still: str = "") -> str:
@@ -168,18 +168,18 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     # Istio's webhook configurations that sort before ours; None if unknown.
     called_before_us: tuple[str, ...] | None
     injectors: list[Injector]  # Sorted by configuration; empty until they are known.
-    injector_live: bool | None  # Whether any of them is; None if unknown.
+    injector_live: bool | None  # Whether any injector is live; None if unknown.
     watched_pods: int
     selected_namespaces: list[str]  # The first ones by name, at most `LONGEST`.
     # The oldest first, at most `LONGEST`; stuck ones only if this process leads.
     stuck_pods: list[TroubledPod]
     blocked_pods: list[TroubledPod]
     lost_pods: list[TroubledPod]
-    holders: list[Holder]  # Of pods of `HELD`, at most `MOST`.
+    holders: list[Holder]  # What keeps pods in states of `HELD`, at most `MOST`.
     race: str
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `LONGEST`.
     unmeshed_total: int
-    unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
+    unmeshed_unknown: int  # Pods without a sidecar that may need one.
     applications: list[ApplicationMesh]
     unreadable_objects: list[UnreadableObject]  # At most `UNREADABLE`.
     unreadable_total: int
@@ -190,22 +190,22 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     capability_why: str = ""
     token_expires: datetime | None = None  # None: unknown.
     certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
-    version: str = ""  # Of this program.
+    version: str = ""  # The version of this program.
     revision: str = ""  # See `istio_aux.revision`.
-    unknown_keys: tuple[str, ...] = ()  # Of the settings file, left out for `unknown-keys: skip`.
-    # How many there are, without those that may soon be well.
+    unknown_keys: tuple[str, ...] = ()  # Keys of the settings file that `unknown-keys: skip` skips.
+    # Numbers of pods by their state, without those that may soon be well.
     stuck_total: int = 0
     blocked_total: int = 0
     lost_total: int = 0
     unstarted_pods: list[TroubledPod] = []
     unstarted_total: int = 0
-    # None: not known, as with race-policy `none`, or while not all is listed.
+    # None: not known, as with race-policy `none`, or before all pods are listed.
     sidecars: Sidecars | None = None
-    ambient_total: int = 0  # Selected namespaces of which an ambient mesh has new pods alone.
+    ambient_total: int = 0  # Number of selected namespaces whose new pods are ambient.
 
     @property
     def absent(self) -> bool:
-        """Whether no injector is there, which may be on purpose."""
+        """Whether there is no injector, which may be on purpose."""
         return bool(self.injectors) and {each.state for each in self.injectors} <= {
             State.ABSENT,
             State.DEACTIVATED,
@@ -213,7 +213,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def ambient(self) -> bool:
-        """Whether an ambient mesh has the new pods of each selected namespace alone."""
+        """Whether new pods of every selected namespace are ambient, and get no sidecar."""
         return 0 < self.selected_total == self.ambient_total
 
 
@@ -229,7 +229,7 @@ class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     state: str  # One of `STATES`.
     reason: str
     since: datetime | None = None  # Since when it is like this; an unmeshed pod: its creation.
-    owner: str = ""  # Of an unmeshed pod: its controller, such as StatefulSet/web.
+    owner: str = ""  # An unmeshed pod's controller, such as StatefulSet/web.
     attempts: int | None = None  # To make the proxy of a stuck pod exit.
     code: str = ""  # As of `TroubledPod`.
 
@@ -241,7 +241,7 @@ class PodPage(msgspec.Struct, frozen=True):
     pods: list[ListedPod]
     next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
     leader: bool = False  # Only the leader knows stuck pods.
-    holders: list[Holder] = []  # Of all pods of `HELD`, if these are asked for.
+    holders: list[Holder] = []  # What keeps pods in states of `HELD`, if these are asked for.
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:

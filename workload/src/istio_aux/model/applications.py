@@ -42,7 +42,7 @@ class Applications(msgspec.Struct, frozen=True):
         return namespace in self.models or Application(namespace, application) in self.named
 
     def covers(self, namespace: str, application: str) -> bool:
-        """Whether pods have their sidecar by the file: then they count in all namespaces."""
+        """Whether the file gives pods their sidecar: such pods count in every namespace."""
         requested = namespace in self.namespaces or self.asks(namespace, application)
         return requested and namespace not in IGNORED
 
@@ -60,7 +60,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Why a pod of ``namespace`` is left alone; None: it is looked after.
 
         ``selected``: `namespaces` match its namespace. ``chosen``: `pods` match its labels.
-        ``covered``: it has its sidecar because of us (`Applications.covers`), which is enough.
+        ``covered``: istio-aux gave it its sidecar (`Applications.covers`), which is enough.
         """
         if covered:
             return None

@@ -24,19 +24,19 @@ from istio_aux.model.text import problem, quoted
 
 T = TypeVar("T")
 
-Work = Generator[None, None, T]  # It yields now and then, so that other tasks have a turn.
+Work = Generator[None, None, T]  # A computation that yields, so that other tasks get a turn.
 
-DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
+DEEPEST = 64  # Levels that are not cut. A list of pods has 13 that we read.
 
-# Parts of one text. 10 MiB have 2,560, and each value that is cut out has a dozen more.
+# Steps for one text. 10 MiB take 2,560, and each value that is cut takes a dozen more.
 MOST = 4000
 
-# Bytes of a part, which take 0.2 ms at most: the brackets of a part are looked at together.
+# Bytes of one step, which takes 0.2 ms at most: it looks at all their brackets together.
 _PART = 8192
 _OPENS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 _CLOSES = bytes.maketrans(b"[]{}", b"\xff\x01\xff\x01")
 _NO_MARKS = bytes({*range(256)} - {*b'"[]{}'})
-# In a string of JSON each quote has a backslash before it: what a tenant's string says is no match.
+# A tenant's string in JSON cannot match: each quote in it has a backslash before it.
 _FIELDS = re.compile(rb'"managedFields"(?<!\\"managedFields")\s*+:\s*+\[')
 
 
@@ -49,7 +49,7 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
 
 
 def whole(work: Work[T], most: int = sys.maxsize) -> T:
-    """Do it at once; ValueError: it takes more than ``most`` steps."""
+    """Do all of ``work`` now; ValueError: it takes more than ``most`` steps."""
     for _ in range(most):
         try:
             next(work)
@@ -59,7 +59,7 @@ def whole(work: Work[T], most: int = sys.maxsize) -> T:
 
 
 def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
-    """Do what `shallow` does, and yield now and then; a text may be of any size."""
+    """Do what `shallow` does, as `Work`; a text may be of any size."""
     kept, start = list[bytes](), 0
     while found := _FIELDS.search(body, start):
         kept += (body[start : found.end() - 1], b"null")
@@ -74,7 +74,7 @@ def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
 
 
 def _behind(body: bytes, start: int, side: bytes, levels: int) -> Work[int]:
-    """Return where ``levels`` more brackets of a side than of the other have come since ``start``.
+    """Return the position after ``start`` where ``side`` leads by ``levels`` brackets.
 
     ``start`` is in no string. A position behind the end means nowhere.
     """
@@ -82,7 +82,7 @@ def _behind(body: bytes, start: int, side: bytes, levels: int) -> Work[int]:
     while start < len(body):
         part = body[start : start + size]
         if (len(part) - len(part.rstrip(b"\\"))) % 2:
-            part = body[start : start + size + 1]  # With the character that is escaped.
+            part = body[start : start + size + 1]  # With a character that a backslash escapes.
         marks = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(side, _NO_MARKS)
         # Without a pair of quotes each bracket is in a string, or not, as before.
         texts = marks.replace(b'""', b"").split(b'"')
@@ -94,7 +94,7 @@ def _behind(body: bytes, start: int, side: bytes, levels: int) -> Work[int]:
             size = min(size * growth, _PART)
             yield
         elif size > 1:
-            size, growth = size // 2, 1  # It is in this part, and in one of its halves.
+            size, growth = size // 2, 1  # The position is in this part, so in one half.
         else:
             return start + len(part)
     return len(body) + 1
@@ -103,11 +103,11 @@ def _behind(body: bytes, start: int, side: bytes, levels: int) -> Work[int]:
 class Document(msgspec.Struct, frozen=True):
     """One value as JSON."""
 
-    place: str  # In the file: the line, such as ``12``, or ``12: item 5``.
+    place: str  # Where in the file: a line ``12``, or ``12: item 5``.
     body: bytes
-    readable: bytes  # The same, without what is nested too deeply for a decoder.
-    cut: bool = False  # Something in its list is nested too deeply: such parts are ``null``.
-    # Of the list that it came in, such as ``Pod`` of a PodList: its items may lack both.
+    readable: bytes  # `body` without what is nested too deeply for a decoder.
+    cut: bool = False  # Whether parts that are nested too deeply were replaced by ``null``.
+    # Kind from the list that it came in, such as ``Pod`` for a PodList: items may lack it.
     kind: str = ""
     api_version: str = ""
 
@@ -216,7 +216,7 @@ def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | Bad
         )
 
 
-# A document, or why there is none, and the number of lines before it.
+# The number of lines before a document, and the document, or why there is none.
 _Part = tuple[int, bytes | Exception]
 
 
@@ -255,7 +255,7 @@ LOADER = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoa
 # The stubs of PyYAML leave yaml.parse without annotations.
 parse_events = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
 
-# What aliases may stand for: so many times the size of the text, and so many bytes.
+# Bounds of what aliases expand to: a multiple of the text's size, and bytes.
 _MOST_REPEATED, _MOST_EXPANDED = 10, 64 << 20
 _DEEPEST_YAML = 500
 
@@ -290,13 +290,13 @@ def check_yaml(text: bytes) -> None:
     """
     most = min(_MOST_REPEATED * len(text), _MOST_EXPANDED)
     written = 0.0
-    sizes = [0.0]  # Of the collections that are open, with what the aliases in them stand for.
-    anchors = list[str | None]()  # Those of the collections that are open.
+    sizes = [0.0]  # Sizes of the open collections, with their aliases expanded.
+    anchors = list[str | None]()  # Anchors of the open collections.
     anchored = dict[str | None, float]()
     for event in parse_events(text, Loader=LOADER):
         match event:
             case yaml.CollectionStartEvent():
-                anchored[event.anchor] = math.inf  # An alias for what it is in has no end.
+                anchored[event.anchor] = math.inf  # An alias inside its own anchor has no end.
                 anchors.append(event.anchor)
                 sizes.append(0.0)
                 if len(anchors) > _DEEPEST_YAML:

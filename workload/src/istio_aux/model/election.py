@@ -17,19 +17,19 @@ from istio_aux.model.annotations import Annotation
 from istio_aux.model.pod import Struct
 from istio_aux.model.text import UNDECODABLE
 
-ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
-# What a checkpoint has at most, in a Lease that is written every 2 s. Controllers that failed last,
-# in 8 KiB:
+ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease with a `Checkpoint`.
+# Bounds of a checkpoint, in a Lease that is written every 2 s. Controllers whose restart failed,
+# the last ones, in 8 KiB:
 FAILED = 100
-# Controllers of which a pod is being replaced, the last ones begun, in 10 KiB. Five are at a time,
-# and those stay whose new pod does not come or is never Ready.
+# Controllers of which a pod is being replaced, the last ones begun, in 10 KiB. Usually they are
+# five at most, but a controller stays while its new pod does not come, or is not Ready.
 REPLACED = 50
-NEWEST = 5  # UIDs for each; more pods are made in one second only with their controller.
+NEWEST = 5  # UIDs for each; only a new controller makes more pods in one second.
 INJECTORS = 20  # Webhook configurations: a cluster has one for each revision and tag.
-OWNER = 128  # Characters of a controller: of a namespace 63, and `owners.LONGEST_UID`.
+OWNER = 128  # Characters of a controller's key: a namespace has 63, a UID `owners.LONGEST_UID`.
 LONGEST = 64 * 1024  # Characters that are read; checkpoints of this process are shorter.
 
-# Seconds that a holder has at most after it was seen. Units write 15. Otherwise, one write to the
+# Seconds for which a holder's record counts at most. Units write 15. Otherwise, one write to the
 # Lease could stop every unit for 68 years.
 HONOURED = 60.0
 # The most that the API server stores (coordination.k8s.io/v1, int32); the count begins again.
@@ -58,7 +58,7 @@ class Observation(msgspec.Struct, frozen=True):
     exists: bool = False  # Whether the Lease exists now.
 
     def then(self, record: LeaseRecord | None, now: float) -> Observation:
-        """Add what was read now. The same record again does not extend its holder's time."""
+        """Add the record that was read. An unchanged one does not extend its holder's time."""
         if record is None:
             return Observation(self.record, self.since, exists=False)
         return Observation(record, self.since if record == self.record else now, exists=True)
@@ -115,7 +115,7 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):
-    """The state of an injector, and since when it has it. Another version may know other states."""
+    """An injector's state, and since when it has it. Other versions may know other states."""
 
     state: Annotated[str, msgspec.Meta(max_length=40)]
     since: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -131,10 +131,10 @@ class Replaced(msgspec.Struct, frozen=True):
     pod: _Name
     uid: _Name
     newest: float = 0.0  # creationTimestamp of the newest pod of the controller, since 1970.
-    same: tuple[_Name, ...] = ()  # UIDs of the pods of that second; empty if they are too many.
+    same: tuple[_Name, ...] = ()  # UIDs of pods created in that second; empty: too many.
 
     def knew(self, uid: str, created: float) -> bool:
-        """Whether a pod was there before."""
+        """Whether a pod was there before the eviction."""
         if created == self.newest and self.same:
             return uid in self.same
         return created <= self.newest
@@ -148,12 +148,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     # Controllers whose new pod had no sidecar either, and when that pod was created.
     failed: Mapping[_Name, Annotated[datetime, msgspec.Meta(tz=True)]] = {}
-    injectors: Mapping[_Name, Since] = {}  # By the name of the configuration.
-    # Controllers of which a pod is being replaced, those that began last at the end.
+    injectors: Mapping[_Name, Since] = {}  # By the name of their configuration.
+    # Controllers of which a pod is being replaced; the last one begun is last.
     replaced: Mapping[_Name, Replaced] = {}
 
     def text(self) -> str:
-        """As `read_checkpoint` reads it."""
+        """Encode the checkpoint for `read_checkpoint`."""
         failed = [(key, at) for key, at in self.failed.items() if len(key) <= OWNER]
         newest = sorted(failed, key=lambda item: (item[1], item[0]), reverse=True)[:FAILED]
         replaced = [(key, pod) for key, pod in self.replaced.items() if len(key) <= OWNER]
@@ -170,7 +170,7 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 
 
 def read_checkpoint(text: str) -> Checkpoint | None:
-    """Read what any client may have changed; None if it is none: then nothing is known."""
+    """Decode a checkpoint, which any client may have changed; None if it is none."""
     try:
         return _decoder.decode(text) if 0 < len(text) <= LONGEST else None
     except UNDECODABLE:

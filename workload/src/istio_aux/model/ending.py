@@ -19,14 +19,14 @@ LONG = 30  # Seconds, Kubernetes' default grace period: who asks for more has wo
 # with 137 (5 of 5 pods), with 1 to 3 s on a busy machine, too, and from 5 s on never (0 of 4).
 SHORT = 5
 DRAIN = 5.0  # Seconds, Istio's default (pkg/config/mesh/mesh.go).
-KILLED = frozenset({137, 143})  # By SIGKILL, or by SIGTERM before the agent handles that.
+KILLED = frozenset({137, 143})  # Exit codes by SIGKILL, or by SIGTERM before the agent handles it.
 
-# That of a native sidecar (k8s@1.36 pkg/controller/job pod_failure_policy.go matchOnExitCodes).
+# A native sidecar's exit code (k8s@1.36 pkg/controller/job pod_failure_policy.go matchOnExitCodes).
 COUNTED = "a rule of podFailurePolicy that names no container counts its exit code"
 
 _LONGEST = 64 * 1024  # Characters of a ProxyConfig that are searched.
 _config = Annotation(PROXY_CONFIG, str, "YAML", longest=_LONGEST)
-# In YAML and in JSON, by either name; durations are seconds (protobuf's JSON mapping).
+# The field in YAML or JSON, by either name, in seconds (protobuf's JSON mapping).
 _DRAIN = re.compile(
     r"(?m)(?:^|[{,])[ \t]*[\"']?(?:terminationDrainDuration|termination_drain_duration)[\"']?"
     r"[ \t]*:[ \t]*[\"']?([0-9]{1,9}(?:\.[0-9]{1,9})?)s"
@@ -34,12 +34,12 @@ _DRAIN = re.compile(
 
 
 def is_long(pod: Pod) -> bool:
-    """Whether its payload may need the network for long after SIGTERM."""
+    """Whether the pod's payload may need the network for long after SIGTERM."""
     return (pod.spec.termination_grace_period_seconds or 0) > LONG
 
 
 def is_short(pod: Pod) -> bool:
-    """Whether its grace period is too short for a native proxy to end by itself."""
+    """Whether the pod's grace period is too short for a native proxy to end by itself."""
     grace = pod.spec.termination_grace_period_seconds
     return grace is not None and grace < SHORT
 
@@ -47,8 +47,8 @@ def is_short(pod: Pod) -> bool:
 def cut_off(pod: Pod) -> str:
     """Say what the payload loses beside a classic proxy, and what keeps it; empty: nothing.
 
-    ``pod`` has such a proxy, or is to get one. For one that is being deleted counts the grace
-    period that it has then.
+    ``pod`` has such a proxy, or is to get one. For a Terminating pod
+    ``deletionGracePeriodSeconds`` counts.
     """
     meta = pod.metadata
     grace = pod.spec.termination_grace_period_seconds or 0

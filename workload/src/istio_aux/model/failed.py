@@ -1,4 +1,4 @@
-"""How its mesh failed a pod: its payload succeeded or never began, or ends its proxy itself.
+"""How a mesh failed a pod whose payload succeeded, never began, or ends its proxy itself.
 
 Only commands ask this: `serve` does not watch pods that are over.
 """
@@ -19,8 +19,8 @@ from istio_aux.model.pod import ISTIOS_INIT, NOT_SET_UP, PROXY, Pod
 from istio_aux.model.sidecars import known
 from istio_aux.model.text import listed, one_line
 
-LATELY = 3600.0  # Seconds after the end of a pod in which lists of failed pods have it.
-MOST_RULES = 20  # Of a podFailurePolicy (k8s@1.36 batch/validation maxPodFailurePolicyRules).
+LATELY = 3600.0  # Seconds for which lists of failed pods show a pod after its end.
+MOST_RULES = 20  # Rules of a podFailurePolicy (k8s@1.36 batch/validation maxPodFailurePolicyRules).
 LONGEST = 300  # Characters of what another controller says.
 
 _, VALIDATION = ISTIOS_INIT
@@ -31,9 +31,9 @@ class FailedPod(NamedTuple):
 
     code: Code
     reason: str
-    fix: str = ""  # What keeps the next pod from it.
+    fix: str = ""  # What keeps the next pod from failing like that.
     at: datetime | None = None  # When the last container ended; None: unknown.
-    policy: str = ""  # YAML for the spec of its next Job.
+    policy: str = ""  # A podFailurePolicy in YAML, for the next Job.
 
     @property
     def text(self) -> str:
@@ -44,8 +44,8 @@ class FailedPod(NamedTuple):
 def failure(pod: Pod) -> FailedPod | None:
     """Say how the mesh failed a pod that is meant to end; None: it did not.
 
-    What is ended by force has containers that exit with anything: such a pod has a reason, or is
-    being deleted (k8s@1.36 pkg/kubelet eviction_manager.go, active_deadline.go, preemption.go).
+    The containers of a pod that is ended by force exit with any code: such a pod has a reason, or
+    is being deleted (k8s@1.36 pkg/kubelet eviction_manager.go, active_deadline.go, preemption.go).
     """
     if (
         pod.status.reason
@@ -61,7 +61,7 @@ def failure(pod: Pod) -> FailedPod | None:
 
 
 def recent_failure(pod: Pod, now: Moment) -> FailedPod | None:
-    """The same, but None for a pod that ended more than an hour ago."""
+    """As `failure`, but None for a pod that ended more than `LATELY` ago."""
     found = failure(pod)
     if found is None or pod.status.phase != "Failed":
         return found
@@ -103,7 +103,7 @@ def _failed(pod: Pod) -> Iterator[FailedPod]:
 
 
 def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
-    """Whether a payload that runs ends its native proxy itself, as a script may.
+    """Yield that a running payload ends its native proxy itself, as a script may.
 
     A proxy that never got ready is killed, and exits with 0, too: then the payload has not begun.
     """
@@ -127,7 +127,7 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
 
 
 def outlived(pod: Pod, ended: datetime | None) -> list[str]:
-    """The containers of the payload that ran when the proxy ended, and still do."""
+    """The payload containers that ran when the proxy ended, and still run."""
     at = zoned(ended)
     names = list[str]()
     for each in (*pod.init_containers, *pod.containers):
@@ -145,14 +145,14 @@ def too_early(pod: Pod, name: str) -> str:
 
 
 def _held(pod: Pod) -> str:
-    """Why admission wanted no native proxy; empty if it did, or could not have one."""
+    """Why admission did not ask for a native proxy; empty if it did, or none was possible."""
     because = not_native_because.get(pod.metadata)
     held = f"istio-aux holds it, not native: {one_line(because)}" if because else ""
     return held and f"{held}; without that its proxy would be native, and start first"
 
 
 def _policy(pod: Pod) -> str:
-    """The podFailurePolicy by which a Job does not count pods that were not set up; or empty.
+    """The podFailurePolicy by which a Job ignores pods whose network was not set up; or empty.
 
     A rule can name only containers of the template. So the rule for istio-validation names none,
     and first come rules by which the payload's own exits count (k8s@1.36 batch/validation
@@ -173,7 +173,7 @@ def _policy(pod: Pod) -> str:
     return to_yaml({"podFailurePolicy": {"rules": rules}}) if len(rules) <= MOST_RULES else ""
 
 
-# Conditions of a Job that makes no pods, the first one that is true counts.
+# Conditions of a Job that makes no pods; the first true one counts.
 _NO_PODS = ("Failed", "FailureTarget", "Complete", "Completed", "Succeeded", "Suspended")
 
 

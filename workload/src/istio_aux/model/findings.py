@@ -31,7 +31,7 @@ class Code(StrEnum):
     what: str
 
     def __new__(cls, code: str, what: str) -> Self:
-        """A member is its code."""
+        """Make a member whose value is its code."""
         made = str.__new__(cls, code)
         made._value_ = code
         made.what = what
@@ -39,7 +39,7 @@ class Code(StrEnum):
 
     @property
     def page(self) -> str:
-        """The address of its section on the page of its group."""
+        """The address of the code's section on the page of its group."""
         return f"{PAGES}/{GROUPS[self[:4]]}.md#{self.lower()}"
 
     RUNS_ON = "IA0101", "the proxy runs on after its payload"

@@ -1,8 +1,8 @@
 """What is kept of each kind of object that is watched: a number, a few names, or `MOST` bytes.
 
-Tenants write objects of 1.5 MiB, and any number of them. A thousand of any kind must not cost more
-than a thousand others, so every store takes what these functions return. What has more is too much
-to judge, and nothing is guessed about it:
+Tenants write any number of objects, of up to 1.5 MiB. The memory of each object is bounded, so
+stores take only what these functions return. An object that has more is too much to judge, and
+nothing is guessed about it:
 
     kind                    kept                                 too much
     a pod, by quit          the last decision (`brief`)          texts are shortened
@@ -40,10 +40,10 @@ from istio_aux.model.webhooks import (
 )
 
 MOST = 3 << 10  # Bytes as JSON: thirty labels as long as those of Kubeflow Pipelines.
-MOST_OF_ISTIO = 6 << 10  # The same, of Istio's webhooks, whose four have 2.3 KiB, or of its policy.
+MOST_OF_ISTIO = 6 << 10  # Bytes of Istio's webhooks, whose four have 2.3 KiB, or of its policy.
 MOST_OF_CA = 32 << 10  # Bytes of base64: twenty certificates.
 
-_REASON = 800  # Characters of one byte.
+_REASON = 800  # ASCII characters of a reason.
 
 _CREATES = (
     Rule(operations=("CREATE",), api_groups=("",), api_versions=("v1",), resources=("pods",)),
@@ -66,20 +66,20 @@ D = TypeVar("D", bound=Reasoned)
 
 
 def size(value: object) -> int:
-    """Bytes of a value as JSON."""
+    """Return how many bytes a value has as JSON."""
     return len(msgspec.json.encode(value))
 
 
 def packed(value: object) -> bytes:
-    """The value as JSON, copied: msgspec leaves half a kilobyte or more unused behind a text."""
+    """Encode a value as JSON, and copy it: msgspec allocates half a kilobyte or more too much."""
     return bytes(memoryview(msgspec.json.encode(value)))
 
 
 def brief(decision: D) -> D:
-    """A decision with a reason of less than a kilobyte, whatever characters it has."""
+    """Return the decision with a reason of less than a kilobyte, whatever its characters."""
     reason = decision.reason
     longest = _REASON if reason.isascii() else _REASON // 4
-    if len(reason) > longest:  # With the mark of `shortened` each character takes two bytes.
+    if len(reason) > longest:  # The mark of `shortened` would make each character take two bytes.
         reason = f"{reason[:longest]}..."
     return msgspec.structs.replace(decision, reason=reason)
 
@@ -113,7 +113,7 @@ def configuration(found: Configuration) -> Configuration:
 
 
 def endpoints(found: EndpointSlice) -> EndpointSlice:
-    """Whose endpoints they are, and whether one is ready."""
+    """Keep only the Service of the endpoints, and whether one is ready."""
     meta = found.metadata
     return EndpointSlice(
         metadata=Metadata(

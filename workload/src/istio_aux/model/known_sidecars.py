@@ -1,8 +1,8 @@
 """The sidecars that need no option: how each is recognized, and how it ends. Data only.
 
-A container is recognized by its name and its image: a payload of that name stays a payload, and the
-program under another name stays what it is. `sidecars.known` finds the row. The option `sidecars`
-and the pod's annotation count before it, name by name.
+A container is recognized only if both its name and its image match, so that a payload is never
+taken for a sidecar. `sidecars.known` finds the row. The option `sidecars` and the pod's annotation
+override the row of a name.
 
 Proxies of other meshes are not made native: their own injectors decide that (linkerd2 PR 15267,
 kuma PR 16502). No log shipper is ignored: without Istio's proxy it would lose what it has not sent.
@@ -17,24 +17,24 @@ from typing import NamedTuple
 class Known(NamedTuple):
     """A program; docs/reference/sidecars.md is made of these rows."""
 
-    names: str  # Of its container, with spaces between; the first one is that of the row.
+    names: str  # Names of its container, with spaces between; the first one names the row.
     images: str  # How the repository of its image ends: whole parts of its path.
     source: str
-    native: bool = True  # It starts without the payload, and ends at SIGTERM.
+    native: bool = True  # Whether it starts without the payload and ends at SIGTERM.
     port: int = 0  # A POST to localhost makes it exit with 0, if its ``switch`` is on.
     path: str = ""
     switch: str = ""
-    # What its container says if that is off, and what it does not say then: `sidecars.is_off`.
+    # Patterns of containers whose ``switch`` is off, and on: see `sidecars.is_off`.
     off: re.Pattern[str] | None = None
     on: re.Pattern[str] | None = None
-    ends_last: bool = False  # It ends once every other container has ended, the proxy included.
+    ends_last: bool = False  # It ends after every other container, the proxy included.
     is_script: bool = False  # Its injector starts it by a shell.
     note: str = ""
 
 
 _QUIT = "/quitquitquit"
 _FLAG = "its flag --quitquitquit"
-# In Google's image: another may have an entrypoint or variables of its own. Off unless a flag, a
+# Only in Google's image: others may have their own entrypoint. The switch is off unless a flag, a
 # variable or a file turns it on (cmd/root.go loadConfig). A reference may be any flag.
 _GOOGLES = r"(?m)\A\S*/{0}-connectors/{1}(?::[^\s/]*)?\n(?:(?:\S*/)?{1})?$"
 _GOOGLES_ON = re.compile(r"(?im)quitquitquit(?!=(?:0|f|false)$)|config[-_]file|^[^=\n]*\$\(")
@@ -148,7 +148,7 @@ KNOWN = (
         note="refuses the POST if it has an API token",
     ),
     Known(
-        # Native only with NATIVE_SIDECAR in its environment (pkg/webhook/sidecar_spec.go).
+        # Native works only with NATIVE_SIDECAR in its environment (pkg/webhook/sidecar_spec.go).
         "gke-gcsfuse-sidecar",
         "gcs-fuse-csi-driver-sidecar-mounter",
         "GoogleCloudPlatform/gcs-fuse-csi-driver pkg/csi_driver/utils.go putExitFile",
@@ -182,7 +182,7 @@ KNOWN = (
         "grafana/loki clients/pkg/promtail; grafana/alloy docs (run)",
     ),
     Known(
-        # The admin port of its Envoy, with which kuma-dp exits; newer ones may have a socket.
+        # The port is its Envoy's admin: kuma-dp exits with Envoy. Newer ones may have a socket.
         "kuma-sidecar",
         "kuma-dp",
         "kumahq/kuma app/kuma-dp",

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from istio_aux.model.pod import Container, Pod, PodSpec, RestartRule, Terminated
 
-# Reasons of a state that was lost during a restart of all containers (k8s@1.36
+# Reasons of a container state that was lost during a restart of all containers (k8s@1.36
 # pkg/kubelet/kubelet_pods.go getPhase), and of one that the container runtime no longer knows
 # (pkg/kubelet/container/helpers.go ShouldContainerBeRestarted, kubernetes#22607). The kubelet
 # starts the container again whatever its exit code and policy.
@@ -30,7 +30,7 @@ class Kubelet(NamedTuple):
     """What is known about the kubelet of a node; see `obeys`."""
 
     obeys: bool | None
-    until: float = math.inf  # By the monotonic clock. Then its version is read again.
+    until: float = math.inf  # Until when the version counts (monotonic).
 
 
 OBEYS = Kubelet(True)
@@ -55,7 +55,7 @@ def obeys(kubelet: str) -> bool | None:
 
 
 def depends_on_kubelet(pod: Pod) -> bool:
-    """Whether a container is finished only for kubelets that obey its own policy, or do not."""
+    """Whether a container of the pod is finished for some kubelets only (see `obeys`)."""
     return any(
         container.restart_policy is not None
         and (ended := pod.exits.get(container.name)) is not None
@@ -103,7 +103,7 @@ def finished(container: Container, pod: Pod, *, obeyed: bool | None = True) -> F
 
 
 def _exit(terminated: Terminated) -> str:
-    """``exited 137 (OOMKilled)``."""
+    """Write an exit as ``exited 137 (OOMKilled)``."""
     reason = f" ({terminated.reason})" if terminated.reason else ""
     return f"exited {terminated.exit_code}{reason}"
 
@@ -111,8 +111,8 @@ def _exit(terminated: Terminated) -> str:
 def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple[bool, str]:
     """Whether the kubelet starts a container again after ``exit_code``, and the rule that says so.
 
-    As kubelet ContainerShouldRestart (k8s@1.36 pkg/api/v1/pod/util.go): the first matching rule of
-    the container, else its restartPolicy, else the pod's.
+    The kubelet's ContainerShouldRestart (k8s@1.36 pkg/api/v1/pod/util.go) reads the first matching
+    rule of the container, else its restartPolicy, else the pod's.
     """
     rule = _matching_rule(container, exit_code)
     if rule is not None and rule.action in _RESTARTING_RULES:
@@ -122,7 +122,7 @@ def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple
         ("container restartPolicy", container.restart_policy),
         ("restartPolicy", spec.restart_policy),
     ):
-        if policy in again:  # Else it is absent, or unknown to this kubelet: the next one decides.
+        if policy in again:  # Else it is absent, or unknown to this kubelet.
             return again[policy], f"{owner} {policy}"
     return True, "restartPolicy Always by default"
 
@@ -143,9 +143,9 @@ def _matching_rule(container: Container, exit_code: int) -> RestartRule | None:
 def restarting_all(pod: Pod, *, obeyed: bool | None = True) -> str | None:
     """Why the kubelet is about to start every container of the pod again; None: it is not.
 
-    As kubelet ShouldAllContainersRestart (KEP-5532): the condition says so, or any container, init
-    containers and sidecars included, exited with a code whose rule is RestartAllContainers, or was
-    lost on the way. The others may still be reported as terminated, but are not finished.
+    The kubelet's ShouldAllContainersRestart (KEP-5532): the condition says so, or any container,
+    init containers and sidecars included, exited with a code whose rule is RestartAllContainers, or
+    was lost on the way. The others may still be reported as terminated, but are not finished.
     """
     for condition in pod.status.conditions or ():
         if condition.type == "AllContainersRestarting" and condition.status == "True":

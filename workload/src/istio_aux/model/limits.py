@@ -10,7 +10,7 @@ import msgspec
 from istio_aux.model.pod import Key, Metadata, Struct
 from istio_aux.model.resources import COUNTED, Amounts, quantity
 
-MOST = 100  # Objects of a namespace; what more of them allow is not known.
+MOST = 100  # Objects of a namespace that are read; with more, its limits are not known.
 
 _KINDS = ("requests", "limits")
 _Given = Mapping[str, str | int | float]
@@ -26,7 +26,7 @@ class _QuotaStatus(Struct, frozen=True):
 
 
 class ResourceQuota(Struct, frozen=True):
-    """How much all pods of a namespace may request and use, and what they do."""
+    """How much all pods of a namespace may request and use, and how much they do."""
 
     metadata: Metadata = Metadata()
     spec: _QuotaSpec = _QuotaSpec()
@@ -50,7 +50,7 @@ class LimitRange(Struct, frozen=True):
     spec: _LimitSpec = _LimitSpec()
 
 
-# Both kinds, by their names in paths.
+# Both kinds, by their resource names.
 LIMITED: Mapping[str, type[ResourceQuota | LimitRange]] = {
     "limitranges": LimitRange,
     "resourcequotas": ResourceQuota,
@@ -58,16 +58,16 @@ LIMITED: Mapping[str, type[ResourceQuota | LimitRange]] = {
 
 
 class Limit(Struct, frozen=True):
-    """What is kept of one: at most some numbers for each of what is `COUNTED`."""
+    """What is stored of a quota or LimitRange: a few numbers for each of `COUNTED`."""
 
     name: str
-    most: Amounts = msgspec.field(default_factory=dict[str, int])  # That a pod may add, or have.
-    # Of limits to requests, in parts, by resource.
+    most: Amounts = msgspec.field(default_factory=dict[str, int])  # What a pod may add, or have.
+    # The highest ratio of limit to request, in parts, by resource.
     ratio: Amounts = msgspec.field(default_factory=dict[str, int])
-    deadline: bool | None = None  # It counts pods with an activeDeadlineSeconds alone, or without.
+    deadline: bool | None = None  # It counts only pods with activeDeadlineSeconds, or without.
 
     def refuses(self, needs: Amounts) -> str:
-        """Say what of a pod that needs so much is too much; empty if nothing is."""
+        """Say which of a pod's ``needs`` is too much; empty if none is."""
         for name, most in self.most.items():
             if needs.get(name, 0) > most:
                 return f"{name}, by {self.name}"
@@ -79,9 +79,9 @@ class Limit(Struct, frozen=True):
 
 
 def of_quota(found: ResourceQuota) -> Limit:
-    """What of a quota is left (k8s@1.36 resourcequota/controller.go checkRequest).
+    """Return what is left of a quota (k8s@1.36 resourcequota/controller.go checkRequest).
 
-    Of its scopes those about a deadline count; one with another scope counts every pod.
+    Only scopes about a deadline are read; a quota with another scope counts every pod.
     `ValueError`: an amount cannot be read.
     """
     used = _read(found.status.used)
@@ -99,7 +99,7 @@ def of_quota(found: ResourceQuota) -> Limit:
 
 
 def of_range(found: LimitRange) -> Limit:
-    """What a LimitRange allows a pod as a whole (k8s@1.36 limitranger/admission.go).
+    """Return what a LimitRange allows a pod as a whole (k8s@1.36 limitranger/admission.go).
 
     `ValueError`: an amount cannot be read.
     """
@@ -131,7 +131,7 @@ class Limits:
         self._limits = dict[str, dict[Key, Limit | None]]()
 
     def apply(self, resource: ResourceQuota | LimitRange) -> None:
-        """One exists and looks like this."""
+        """A quota or LimitRange exists and looks like this."""
         key = resource.metadata.key
         try:
             limit = (
@@ -142,14 +142,14 @@ class Limits:
         self._limits.setdefault(key.namespace, {})[key] = limit
 
     def delete(self, key: Key, _last: object = None) -> None:
-        """One is gone."""
+        """A quota or LimitRange is gone."""
         there = self._limits.get(key.namespace, {})
         there.pop(key, None)
         if not there:
             self._limits.pop(key.namespace, None)
 
     def of(self, namespace: str) -> tuple[Limit, ...] | None:
-        """Those of a namespace; None: one of them cannot be read, or they are too many."""
+        """The limits of a namespace; None: one cannot be read, or they are too many."""
         found = tuple(self._limits.get(namespace, {}).values())
         known = tuple(each for each in found if each)
         return known if len(known) == len(found) <= MOST else None

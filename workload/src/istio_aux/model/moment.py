@@ -31,12 +31,12 @@ class Moment(NamedTuple):
 # Returns the present. Its monotonic clock is the running event loop's, which timeouts use.
 Clock = Callable[[], Moment]
 
-# To the end of the year 9999: Python's `datetime` has no later time.
+# Seconds up to the end of the year 9999, the last of Python's `datetime`.
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 
 
 def in_utc(date: datetime) -> datetime:
-    """The date in UTC; that of the first or last day of all keeps its hour: no other day exists."""
+    """The date in UTC; one that would leave the years 1 to 9999 keeps its hour."""
     try:
         return date.astimezone(UTC)
     except OverflowError:

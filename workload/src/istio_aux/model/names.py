@@ -16,12 +16,12 @@ REGISTRY = "ghcr.example/istio-aux"
 
 STATUS_PORT = 8080  # Plain HTTP: probes, metrics, /status and /pods.
 WEBHOOK_PORT = 8443
-START_WEBHOOK = "start.istio-aux.io"  # The first; the others begin with their number.
+START_WEBHOOK = "start.istio-aux.io"  # The first webhook; other names begin with a number.
 
-# Annotation of our MutatingWebhookConfiguration: the settings in force, as a JSON object, for all
-# that may read that. ``applications`` is the content of the file.
+# Annotation of our MutatingWebhookConfiguration with the settings in force, as a JSON object, for
+# everyone who may read it. ``applications`` is the content of the file.
 SETTINGS = "istio-aux.io/settings"
-# Settings that concern only a process, so that the annotation has none of them.
+# Settings that concern only one process, so the annotation lacks them.
 LOCAL_SETTINGS = frozenset(
     {
         "kubeconfig",
@@ -38,8 +38,8 @@ LOCAL_SETTINGS = frozenset(
 # annotations (apimachinery TotalAnnotationSizeLimitB).
 LONGEST_SETTINGS = 100_000
 
-# Seconds that the charm asks for when it makes a token. The API server may grant less. Without the
-# charm, the workload works on for as long.
+# Seconds of life that the charm asks for when it makes a token. The API server may grant less. When
+# the charm is away, the workload works on for as long.
 TOKEN_LIFE = 7 * 24 * 60 * 60
 
 # Label that the API server gives every namespace and lets no client change.
@@ -69,9 +69,9 @@ def quit_command(port: int | None) -> tuple[str, ...]:
     return ("pilot-agent", "request", *server, "POST", "quitquitquit")
 
 
-# The command of the hook with which Istio holds a payload, and the flag for how long at most, which
-# is 60 s without it (istio pilot-agent app/wait.go). It asks for `READY` at a port on which Envoy
-# listens in every pod.
+# The command of the hook with which Istio holds a payload, and its flag for the timeout, which is
+# 60 s by default (istio pilot-agent app/wait.go). The command asks for `READY` at a port on which
+# Envoy listens in every pod.
 WAIT = ("pilot-agent", "wait")
 TIMEOUT_FLAG = "--timeoutSeconds="
 READY_PORT = 15021

@@ -18,13 +18,13 @@ TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoo
 _JOBS = {"batch": ("Job",), "kubeflow.org": TRAINING_KINDS}
 # Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never.
 _RESTARTING = ("JAXJob", "PaddleJob", "PyTorchJob")
-# The same as `_JOBS` for kinds whose pods do not finish: kubernetes pkg/controller.
+# Kinds, by API group, whose pods do not finish: kubernetes pkg/controller.
 _SERVICES = {
     "": ("ReplicationController",),
     "apps": ("DaemonSet", "ReplicaSet", "StatefulSet"),
 }
 
-# Characters of a controller's UID, of which the API server's have 36, and of that, its apiVersion,
+# Characters of a controller's UID, of which the API server's have 36, and of its UID, apiVersion,
 # kind and name together: a name has 253 at most.
 LONGEST_UID = 64
 LONGEST = 400
@@ -39,7 +39,7 @@ EACH_ITS_OWN = frozenset(
     }
 )
 
-# Linear in a name of at most `LONGEST` characters: `controller` leaves out longer ones.
+# The search is linear: `controller` leaves out names longer than `LONGEST`.
 _SCHEDULED = re.compile(r"(.+)-([0-9]{8,10})")
 _YEAR = 366 * 86400  # Seconds.
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
@@ -48,7 +48,7 @@ _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: 
 def controller(metadata: Metadata) -> OwnerReference | None:
     """The one owner that controls an object (metav1.GetControllerOf), or None.
 
-    The API server does not check it: what no object is called names none.
+    The API server does not check the reference: one with an impossible name counts as none.
     """
     owners = [owner for owner in metadata.owner_references or () if owner.controller]
     if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:
@@ -59,7 +59,7 @@ def controller(metadata: Metadata) -> OwnerReference | None:
 
 
 def cron_job(job: str, created: datetime | None) -> str:
-    """The CronJob that made a Job of this name, one of whose pods was ``created``; or empty.
+    """The CronJob that made a Job of this name, with a pod ``created`` then; or empty.
 
     The name of the Job ends in the minutes since 1970 for which it was scheduled (k8s@1.36
     cronjob_controllerv2.go getJobName). Only the Job names its owner, not the pod. A date at the
@@ -81,7 +81,7 @@ class PodController(msgspec.Struct, frozen=True):
 
     kind: str = ""  # Kind and UID are empty if there is none.
     uid: str = ""
-    is_job: bool = False  # Of a known kind, whose pods finish.
+    is_job: bool = False  # Whether its kind is known to make pods that finish.
     # Why no controller is known to replace the pod; empty if one is.
     obstacle: str = "the pod has no controller that would make a new one"
     ordinal: int | None = None  # The number of a StatefulSet's pod, from its name.
@@ -164,9 +164,9 @@ class PodFailurePolicy(Struct, frozen=True):
 
 
 def counts_exits(policy: PodFailurePolicy | None) -> bool:
-    """Whether it counts exit codes of every container (k8s@1.36 job matchOnExitCodes).
+    """Whether the policy counts exit codes of every container (k8s@1.36 job matchOnExitCodes).
 
-    The one of istio-validation alone is no sidecar's: see `failed`.
+    A rule for istio-validation's exit code alone is about no sidecar: see `failed`.
     """
     return any(
         (codes.get("operator"), codes.get("values")) != ("In", [NOT_SET_UP])
@@ -178,8 +178,8 @@ def counts_exits(policy: PodFailurePolicy | None) -> bool:
 class JobCounts(NamedTuple):
     """What a Job of Kubernetes' own counts as a failure beside native sidecars."""
 
-    exits: bool = False  # Their exit codes.
-    restarts: bool = False  # One restart of the sidecar in each pod at once fails the Job.
+    exits: bool = False  # Whether their exit codes count.
+    restarts: bool = False  # Whether one restart in each pod at once fails the Job.
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobCounts:
@@ -200,7 +200,7 @@ class RunPolicy(Struct, frozen=True):
 
 
 class JobSpec(RunPolicy, frozen=True):
-    """``spec``; all but the training operator's kinds have the fields of `RunPolicy` in it."""
+    """``spec``; only the training operator's kinds have `RunPolicy` in a field of its own."""
 
     run_policy: RunPolicy | None = None
     backoff_limit: int | None = None
@@ -224,5 +224,5 @@ class Job(Struct, frozen=True):
 
     @property
     def run_policy(self) -> RunPolicy:
-        """Where ``suspend`` and ``managedBy`` are."""
+        """The part of the spec with ``suspend`` and ``managedBy``."""
         return self.spec.run_policy or self.spec

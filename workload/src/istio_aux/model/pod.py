@@ -24,16 +24,16 @@ from istio_aux.model.text import one_line
 PROXY = "istio-proxy"
 # Istio's other containers: the first redirects traffic, the second waits for istio-cni to do so.
 ISTIOS_INIT = ("istio-init", "istio-validation")
-NOT_SET_UP = 126  # What the second exits with (istio pkg/constants ValidationErrorCode).
+NOT_SET_UP = 126  # Exit code of istio-validation (istio pkg/constants ValidationErrorCode).
 
-LONGEST_WHY = 300  # Characters of what the scheduler says: it may count every node.
+LONGEST_WHY = 300  # Characters of the scheduler's message, which may count every node.
 _TIMEOUT = re.compile(TIMEOUT_FLAG + "([0-9]{1,5})")
-_LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
+_LONGEST = 256  # Longer texts are not shared: a label's value has 63 characters, its name 317.
 _same = lru_cache(maxsize=4096)(str)
 
 
 def shared(text: str) -> str:
-    """Return an equal text that others hold too, for what thousands of objects have in common.
+    """Intern a text: thousands of objects with an equal one share it.
 
     Tenants write these texts, so the cache is bounded, which `sys.intern` is not (cpython#113993).
     """
@@ -41,7 +41,7 @@ def shared(text: str) -> str:
 
 
 class Key(NamedTuple):
-    """Which object: names are used again, a uid never is."""
+    """The identity of an object: names are used again, a uid never is."""
 
     namespace: str
     name: str
@@ -51,7 +51,7 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-_key = lru_cache(maxsize=16)(Key)  # Watch and stores of an object keep one key.
+_key = lru_cache(maxsize=16)(Key)  # Lets the watch and the stores of an object share one key.
 
 
 class Struct(
@@ -64,18 +64,18 @@ class Struct(
 
 
 class Present(Struct, frozen=True):
-    """An object of which only the presence counts."""
+    """A field of which only the presence is checked, whatever its value."""
 
 
 S = TypeVar("S", bound=Struct | bytes)
 _encoder = msgspec.json.Encoder()
 _alike = OrderedDict[tuple[type, bytes], Struct | bytes]()
 _MANY = 512
-_LARGE = 2048  # Values that are compared with, and bytes of each: tenants write them.
+_LARGE = 2048  # Values in the cache, and bytes of the longest: tenants write them.
 
 
 def alike(value: S) -> S:
-    """Return an equal value that others hold too. It must hold no `msgspec.Raw` but `NO_TEXT`."""
+    """Intern a value, in a bounded cache; it must hold no `msgspec.Raw` but `NO_TEXT`."""
     text = value if isinstance(value, bytes) else _encoder.encode(value)
     key = type(value), text
     if len(text) > _LARGE:
@@ -118,7 +118,7 @@ class Metadata(Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Which object it is."""
+        """The identity of the object."""
         return _key(shared(self.namespace), self.name, self.uid)
 
     @property
@@ -204,7 +204,7 @@ class Container(Struct, frozen=True):
 
     @property
     def holds(self) -> int | None:
-        """Seconds for which its postStart hook holds other containers; None: it has no such."""
+        """Seconds for which its postStart hook holds other containers; None: it holds none."""
         hook = self.lifecycle and self.lifecycle.post_start
         match hook and hook.executes and hook.executes.command:
             case command if command == WAIT:
@@ -263,8 +263,8 @@ class ContainerStatus(Struct, frozen=True):
 
     name: str = ""
     state: ContainerState | None = None
-    last_state: ContainerState | None = None  # How it ended before it was started again.
-    started: bool | None = None  # Its startup probe has succeeded; null counts as false.
+    last_state: ContainerState | None = None  # How it ended before its last restart.
+    started: bool | None = None  # Whether its startup probe has succeeded; null: no.
     restart_count: int = 0
 
 
@@ -282,7 +282,7 @@ class PodStatus(Struct, frozen=True):
     """``status``; container statuses come in any order, and any of them may be missing."""
 
     phase: str | None = None
-    reason: str = ""  # Of an end by force, such as ``Evicted``.
+    reason: str = ""  # Why the pod was ended by force, such as ``Evicted``.
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     start_time: datetime | None = None  # When the kubelet first saw the pod.
     conditions: tuple[Condition, ...] | None = None
@@ -308,7 +308,7 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
 
     @property
     def ready(self) -> bool:
-        """Whether its condition ``Ready`` is true."""
+        """Whether the pod's condition ``Ready`` is true."""
         return any(
             each.type == "Ready" and each.status == "True" for each in self.status.conditions or ()
         )
@@ -352,7 +352,7 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
 
     @property
     def has_proxy(self) -> bool:
-        """Whether it has Istio's proxy beside the payload: a classic sidecar."""
+        """Whether Istio's proxy is a classic sidecar: a regular container beside the payload."""
         return any(container.name == PROXY for container in self.containers)
 
     @property
@@ -362,7 +362,7 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
 
     @property
     def has_sidecar(self) -> bool:
-        """Whether it has Istio's proxy beside a payload: gateways and ztunnel are proxies alone."""
+        """Whether the pod has Istio's proxy beside a payload; gateways and ztunnel have none."""
         return self.has_native_proxy or (self.has_proxy and len(self.containers) > 1)
 
     @property
@@ -424,7 +424,7 @@ def convert(document: object) -> Pod:
     except msgspec.ValidationError as error:
         if unquoted := next(_unquoted(_map(document).get("metadata")), None):
             raise ValueError(unquoted) from error
-        if _NO_TEXT.search(str(error)[:500]):  # It may quote what a document says.
+        if _NO_TEXT.search(str(error)[:500]):  # The message may quote the document.
             raise ValueError(f"{error}: put it in quotes") from error
         raise
 
@@ -448,7 +448,7 @@ def _map(value: object) -> dict[str, Any]:
 
 
 def _without_nulls(value: object, levels: int = 64) -> object:
-    """Nothing is read below so many levels, and Python cannot walk as deep as it can decode."""
+    """Drop nulls, and all below ``levels``: it is not read, and Python cannot recurse so deep."""
     if not levels:
         return None
     if isinstance(value, dict):

@@ -28,7 +28,7 @@ class Capability(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Capability:  # noqa: ARG003  its name is that of Enum
-        """What another version says is not known here."""
+        """A capability that this version does not know is unknown."""
         return cls.UNKNOWN
 
     @property
@@ -57,15 +57,15 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `start.plan` treats all pods; a pod's annotations override it."""
 
     mode: StartMode = StartMode.AUTO
-    capability: Capability = Capability.UNKNOWN  # Of the injector that selects the pod.
+    capability: Capability = Capability.UNKNOWN  # What the injector that selects the pod can do.
     peers: Peers = Peers.MESH
-    sidecars: tuple[SidecarRule, ...] = ()  # `native_sidecars.convert`.
+    sidecars: tuple[SidecarRule, ...] = ()  # Rules of the option `sidecars`.
     quits: bool = True  # Whether the proxies of finished pods are told to exit.
-    job: JobCounts | None = None  # What the Job of the pod counts; None: it has none, or not read.
-    limits: tuple[Limit, ...] | None = ()  # Of the pod's namespace; None: not known.
+    job: JobCounts | None = None  # What the pod's Job counts; None: no Job, or it was not read.
+    limits: tuple[Limit, ...] | None = ()  # The limits of the pod's namespace; None: not known.
     proxy: Amounts | None = None  # What the injector's proxies need; None: Istio's usual amounts.
-    pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
-    inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
+    pods: Selector = Selector()  # `pod-selector`: other pods are not changed.
+    inject: Selector | None = None  # `inject-selector`: pods to inject although they refuse.
 
     @property
     def counted(self) -> bool:
@@ -91,7 +91,7 @@ class DeadProxy(StrEnum):
 class QuitPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
-    grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
+    grace: float = 0.0  # Seconds for telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
     sidecars: tuple[SidecarRule, ...] = ()
 
@@ -99,23 +99,23 @@ class QuitPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds in seconds, and in numbers at once."""
 
-    deadline: float = 10.0  # Of an attempt. Twelve attempts at once took 1.6 s each on a busy node.
-    # After an attempt that seems to have worked, until the pod is read: Istio <=1.25 drains for 5 s
+    deadline: float = 10.0  # Timeout of one attempt. Twelve at once took 1.6 s each on a busy node.
+    # Delay of the read after an attempt that seems to have worked: Istio <=1.25 drains for 5 s
     # first (mesh terminationDrainDuration), and the kubelet reports about 1 s late.
     confirm: float = 8.0
-    confirm_failed: float = 2.0  # The same after an attempt that seems to have failed.
+    confirm_failed: float = 2.0  # Delay of the read after one that seems to have failed.
     first_retry: float = 1.0
     last_retry: float = 300.0
-    last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
-    at_once: int = 48  # First attempts: 12 in a namespace, for Jobs of which many end together.
-    slot: float = 2.0  # Of an attempt without an answer; then the next one begins beside it.
-    retries_at_once: int = 8  # Apart, with lost pods: they must not delay first attempts.
-    # Before the second check of a lost pod: a payload that ends with its proxy is no loss. The
-    # kubelet reports the two about a second apart.
+    last_reading: float = 30.0  # Longest retry delay while the API server fails.
+    at_once: int = 48  # First attempts: 12 in a namespace, whose Jobs may end together.
+    slot: float = 2.0  # An attempt holds a slot this long; then the next begins beside it.
+    retries_at_once: int = 8  # Retries and lost pods, which must not delay first attempts.
+    # Delay of the second check of a lost pod: a payload that ends with its proxy is no loss. The
+    # kubelet reports both ends about a second apart.
     lost_after: float = 2.0
-    blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
-    held_after: float = 60.0  # The same of a payload that is held, and not pulled meanwhile.
-    unstarted_after: float = 300.0  # The same of a payload that a sidecar keeps from starting.
+    blocked_after: float = 60.0  # Delay of the report: most containers end a little apart.
+    held_after: float = 60.0  # The same for a payload that is held, and not being pulled.
+    unstarted_after: float = 300.0  # The same for a payload that a sidecar keeps from starting.
 
 
 class RacePolicy(StrEnum):
@@ -141,7 +141,7 @@ class Right(NamedTuple):
     resource: str
     purpose: str
     namespace: str = ""
-    name: str = ""  # Of the only object that it is for.
+    name: str = ""  # Name of the only object that it is for.
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"

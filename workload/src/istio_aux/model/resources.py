@@ -45,7 +45,7 @@ _POWERS = {
 }
 _BINARY = "KMGTPE"
 
-_UNIT = 10**9  # Parts of one. The API server stores no smaller ones (apimachinery Quantity).
+_UNIT = 10**9  # Parts of one unit; the API server stores no smaller ones (apimachinery Quantity).
 
 
 class Requests(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Requests(Struct, frozen=True):
         return {"gpu": self.gpus, "cpu": self.millicpu / 1000, "memory": self.memory}
 
     def __add__(self, other: Requests) -> Requests:
-        """What both hold."""
+        """The sum of both."""
         return Requests(
             millicpu=self.millicpu + other.millicpu,
             memory=self.memory + other.memory,
@@ -91,10 +91,10 @@ class _Resources(Struct, frozen=True):
 _resources = msgspec.json.Decoder(_Resources | None)
 _quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 
-# Parts of each amount, by what a ResourceQuota calls it, such as `limits.memory`.
+# Amounts in parts, by the name in a ResourceQuota, such as `limits.memory`.
 Amounts = Mapping[str, int]
 
-# What a ResourceQuota or a LimitRange may count that a proxy requests or may use.
+# The resources of a proxy that a ResourceQuota or a LimitRange may count.
 COUNTED = (CPU, MEMORY, "ephemeral-storage")
 
 
@@ -129,19 +129,19 @@ def requests(pod: Pod) -> Requests | None:
         if pod.spec.overhead:
             amounts += _amounts(_quantities.decode(pod.spec.overhead))
         held = _rounded(amounts)
-    except UNDECODABLE:  # A pod has what no API server stores.
+    except UNDECODABLE:  # A pod from a file has a quantity that the API server would refuse.
         return None
     return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
 
 
 def held(pod: Pod) -> Requests | None:
-    """Return what the pod keeps from others: nothing before it has a node; None: see `requests`."""
+    """Return the pod's requests, which are nothing before it has a node; None: see `requests`."""
     waits = pod.status.phase == "Pending" and not pod.spec.node_name
     return Requests() if waits else requests(pod)
 
 
 def totals(pod: Pod, proxy: Amounts, *, native: bool) -> Amounts:
-    """What the containers need beside such a proxy, classic or native.
+    """What the containers need together with a proxy of this size, ``native`` or classic.
 
     A native one runs beside each init container, too (k8s.io/component-helpers
     resource.PodRequests, PodLimits). `UNDECODABLE`: they cannot be read.
@@ -153,7 +153,7 @@ def totals(pod: Pod, proxy: Amounts, *, native: bool) -> Amounts:
 
 
 def size_of_proxy(pod: Pod, usual: Amounts | None) -> tuple[Amounts, bool]:
-    """What the pod's proxy needs, and whether that is known and no default of Istio's.
+    """What the pod's proxy needs, and whether that is known: else it is Istio's default.
 
     ``usual``: what proxies of its injector need, if that is known. An annotation of the pod comes
     instead of all of it (istio injection-template.yaml resources).
@@ -203,11 +203,11 @@ def too_small(pod: Pod, *, native: bool, proxy: Amounts | None = None) -> str:
 
 
 def total(requests: Iterable[Requests]) -> Requests:
-    """What all of them hold."""
+    """The sum of all."""
     return sum(requests, Requests())
 
 
-@lru_cache(maxsize=1024)  # Thousands of pods request alike.
+@lru_cache(maxsize=1024)  # Thousands of pods request the same amounts.
 def quantity(text: str) -> int:
     """Read a quantity of Kubernetes, in parts; ValueError if it is none, negative, or too long."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
@@ -221,7 +221,7 @@ def quantity(text: str) -> int:
     return math.ceil(Fraction(match[1]) * factor * _UNIT)
 
 
-# Those of Istio's proxy, unless its mesh says otherwise (istio-control/istio-discovery values).
+# What Istio's proxy needs, unless its mesh says otherwise (istio-control/istio-discovery values).
 ISTIOS: Amounts = {
     "requests.cpu": quantity("100m"),
     "requests.memory": quantity("128Mi"),
@@ -233,7 +233,7 @@ ISTIOS: Amounts = {
 def _containers(
     pod: Pod, read: Callable[[msgspec.Raw], Counter[str]]
 ) -> tuple[Counter[str], Counter[str]]:
-    """What the containers need together, and at most before they start (KEP-753)."""
+    """What the containers need together, and what init containers need at most (KEP-753)."""
     together = Counter[str]()
     before = Counter[str]()
     start = Counter[str]()
@@ -256,7 +256,7 @@ def _read(resources: msgspec.Raw) -> Counter[str]:
 
 
 def _with_requests(found: Counter[str]) -> Counter[str]:
-    """Where there is only a limit, that is the request, too (k8s@1.36 SetDefaults_Pod)."""
+    """Set each absent request to its limit, as the API server does (k8s@1.36 SetDefaults_Pod)."""
     return Counter(
         {
             **{name.replace("limits.", "requests."): found[name] for name in found},
@@ -274,7 +274,7 @@ def _rounded(amounts: Counter[str]) -> Requests:
 
 
 def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
-    """Those that count, by name."""
+    """The amounts that count, by name."""
     return Counter(
         {
             name: quantity(str(value)[: _LONGEST + 1])
@@ -285,7 +285,7 @@ def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
 
 
 def _bytes(number: int) -> str:
-    """``192Gi``, ``1.5Ti``: in the largest unit of which there is at least one."""
+    """Write bytes in the largest unit of which there is at least one: ``192Gi``, ``1.5Ti``."""
     power = max(0, min((number.bit_length() - 1) // 10, len(_BINARY)))
     unit = _BINARY[power - 1] + "i" if power else ""
     return f"{number / 1024**power:.1f}".removesuffix(".0") + unit

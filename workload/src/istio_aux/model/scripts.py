@@ -11,9 +11,9 @@ from istio_aux.model.text import quoted
 
 LONGEST = 128 << 10  # Characters of the commands and variables of a pod; a search takes 1 ms.
 
-ENDS = "the payload ends the proxy itself"  # What the reason begins with; the rest says where.
+ENDS = "the payload ends the proxy itself"  # The reason begins so; the rest says where.
 
-# What a payload says that ends its proxy itself.
+# Texts in the container of a payload that ends its proxy itself.
 ENDINGS = (
     # The path of pilot-agent (status/server.go), and of the admin port of Envoy.
     "quitquitquit",
@@ -31,7 +31,7 @@ ENDINGS = (
     "KUBEXIT_",
 )
 
-# About another sidecar: the flag of cloud-sql-proxy, and ports.
+# Texts about another sidecar: the flag of cloud-sql-proxy, and ports.
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
 
 

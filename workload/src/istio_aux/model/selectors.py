@@ -114,7 +114,7 @@ def with_labels(labels: Mapping[str, str], changes: Mapping[str, str | None]) ->
     return {key: value for key, value in {**labels, **changes}.items() if value is not None}
 
 
-# Of namespaces. For every new pod the API server goes through a webhook and a binding of each.
+# Selectors of namespaces. Each adds a webhook and a binding that the API server tries on every pod.
 MOST_SELECTORS = 16
 LONGEST_SELECTOR = 2_000  # Characters: some thirty of the longest names of namespaces.
 
@@ -225,7 +225,7 @@ def parse_namespaces(text: str) -> NamespaceSelectors:
     parts = [part.strip() for part in text.split(";")]
     if len(parts) > MOST_SELECTORS:
         raise ValueError(f"{quoted(text)}: expected {MOST_SELECTORS} selectors at most")
-    if text.strip() and not all(parts):  # An empty one would select every namespace.
+    if text.strip() and not all(parts):  # An empty part would select every namespace.
         raise ValueError(f'{quoted(text)}: expected a selector on both sides of each ";"')
     for part in parts:
         if len(part) > LONGEST_SELECTOR:

@@ -31,8 +31,8 @@ class How(StrEnum):
 class SidecarRule(msgspec.Struct, frozen=True):
     """What is done about the containers of a name.
 
-    One that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's network, which
-    its setting ``switch`` enables, if one is known.
+    A container that is told to exit gets ``POST http://localhost:<port><path>`` in the pod's
+    network. Its setting ``switch`` enables that, if one is known.
     """
 
     container: str
@@ -45,18 +45,18 @@ class SidecarRule(msgspec.Struct, frozen=True):
 class AttemptResult(msgspec.Struct, frozen=True):
     """The answer to an attempt. It proves nothing; only the status of the container does."""
 
-    well: bool  # It sounds like a success.
+    well: bool  # The answer looks like a success.
     sent: bool  # The attempt may have had an effect.
     text: str  # One line for a person, such as ``exit code 255: connection refused``.
 
 
 def _classic(row: Known, container: str) -> SidecarRule:
-    """What is done about a known program that is no native sidecar."""
+    """The rule for a known program that is no native sidecar."""
     how = How.QUIT if row.port else How.IGNORE if row.ends_last else How.NONE
     return SidecarRule(container, row.port, row.path, row.switch, how)
 
 
-# What `NAME=quit` means, whatever the image.
+# The rules that `NAME=quit` stands for, whatever the image.
 SHIPPED: Mapping[str, SidecarRule] = {
     name: _classic(row, name) for row in KNOWN if row.port for name in row.names.split()[:1]
 }
@@ -88,7 +88,7 @@ def known(container: Container) -> Known | None:
 def is_off(container: Container) -> bool:
     """Whether a container shows that its known program would not exit when it is told to.
 
-    It does not if something that is not read may turn that on: an object, a file, another image.
+    False if something that is not read may turn that on: an object, a file, another image.
     """
     row = known(container)
     if row is None or row.off is None or container.env_from:
@@ -96,7 +96,7 @@ def is_off(container: Container) -> bool:
     program, *words = *(container.command or ("",)), *(container.args or ())
     lines = [container.image.partition("@")[0], program, *words]
     for each in container.env or ():
-        value = each.value or "?"  # What another object has is not known.
+        value = each.value or "?"  # A value from another object is not known.
         if each.name == "VAULT_CONFIG":
             with suppress(*UNDECODABLE):
                 value = b64decode(value).decode()
@@ -138,8 +138,8 @@ def combined(
 ) -> dict[str, SidecarRule]:
     """Return the rules for one pod, by container: its ``own`` counts for the names that it has.
 
-    What is ``shipped`` counts for names that neither has, unless one is `OFF`. One that is to be
-    native and ``stays`` as it is, is told to exit if that is known.
+    What is ``shipped`` counts for names that neither has, unless one is `OFF`. If ``stays``, no
+    container becomes native: one with that rule is told to exit, if ``shipped`` says how.
     """
     rules = dict[str, SidecarRule]()
     given = (*option, *own)

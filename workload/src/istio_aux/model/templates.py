@@ -15,7 +15,7 @@ from istio_aux.model.annotations import WISHES, WORKFLOW_NODE
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.owners import TRAINING_KINDS, JobCounts, JobSpec
 
-_REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Beginnings of ``…ReplicaSpecs``.
+_REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Words before ``ReplicaSpecs``.
 
 _JOB = ("spec", "template")
 _JOBS = ("spec", "replicatedJobs", "*", "template", *_JOB)
@@ -51,7 +51,7 @@ WORKLOADS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("argoproj.io", "CronWorkflow"): ("spec", "workflowSpec", *_STEPS[1:]),
 }
 
-# Of the spec of a Job; what else has pod templates has none of them.
+# Fields of a Job's spec; other specs with pod templates have none of them.
 _COUNTS = ("backoffLimit", "completions", "parallelism", "podFailurePolicy")
 
 Map = dict[str, Any]
@@ -62,9 +62,9 @@ class PodTemplate(NamedTuple):
 
     pod: Map  # As its controller would write it; its name ends in ``*``.
     template: Map  # The part of the manifest that it is made of.
-    only_metadata: bool  # Of a step of Argo Workflows: its template has no spec of a pod.
+    only_metadata: bool  # An Argo Workflows step, whose template has no pod spec.
     job: JobCounts | None = None  # What their Job counts as a failure.
-    unread: tuple[Remark, ...] = ()  # Wishes above the templates; of the first one alone.
+    unread: tuple[Remark, ...] = ()  # Misplaced `WISHES`, with the first template only.
 
 
 def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
@@ -111,10 +111,10 @@ def read(manifest: Map, group: str, kind: str) -> Iterator[PodTemplate]:
 
 
 def _unread(manifest: Map, kind: str, path: Sequence[str]) -> Iterator[Remark]:
-    """Name the wishes on an object above the pod templates, where no controller reads them."""
+    """Name `WISHES` on objects above the pod templates, where no controller reads them."""
     there = {key for _, _, template in _walk(manifest, path) for key in _keys(template)}
     for length, following in enumerate(path):
-        if following == "*":  # What stands there is a list, or a map of the parts.
+        if following == "*":  # The value is a list of the parts, or a map of them.
             continue
         where = ".".join(path[:length]) or f"the {kind}"
         for _, _, part in _walk(manifest, path[:length]):
@@ -177,7 +177,7 @@ def _map(value: Map, key: str) -> Map:
 
 
 def _restarts(group: str, parent: Map, spec: Map) -> Map:
-    """What the controller sets in the spec of a pod."""
+    """Return what the controller sets in the spec of a pod."""
     if group == "kubeflow.org":  # The policy of the replica counts, whatever the template says.
         policy = parent.get("restartPolicy") or "Never"
         return {"restartPolicy": "Never" if policy == "ExitCode" else policy}

@@ -18,7 +18,7 @@ import msgspec
 # What decoders raise on bytes that others chose; msgspec's errors are ValueErrors.
 UNDECODABLE = (ValueError, RecursionError)
 
-_LINE = 200  # Characters of what another program says.
+_LINE = 200  # Characters of another program's message.
 _SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.
 _WORD = 500  # Characters of a word of a command: a name has 253 at most, and a kind before it.
 _LISTED = 20  # Names of a list; a pod may have thousands of containers.
@@ -35,7 +35,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def problem(error: Exception) -> str:
-    """What an error says, in one line; of YAML, with the number of the line."""
+    """The message of an error in one line; a YAML error also has the number of the line."""
     text = getattr(error, "problem", None) or str(error) or type(error).__name__
     mark = getattr(error, "problem_mark", None)
     return one_line(str(text)) + (f", line {mark.line + 1}" if mark else "")

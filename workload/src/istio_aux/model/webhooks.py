@@ -59,7 +59,7 @@ class ControlPlane(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Which Service."""
+    """The namespace and name of a Service."""
 
     namespace: str
     name: str
@@ -109,7 +109,7 @@ class ClientConfig(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """Which requests a webhook is called for."""
+    """The requests for which a webhook is called."""
 
     operations: tuple[str, ...] | None = None
     api_groups: tuple[str, ...] | None = None
@@ -119,7 +119,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def creates_pods(self) -> bool:
-        """Whether it matches the creation of a pod (apiserver webhook/predicates/rules.go)."""
+        """Whether the rule matches creations of pods (apiserver webhook/predicates/rules.go)."""
         return (
             _any("CREATE", self.operations)
             and _any("", self.api_groups)
@@ -142,12 +142,12 @@ class Webhook(Struct, frozen=True):
 
     @property
     def is_istios(self) -> bool:
-        """Whether it is Istio's, deactivated or not."""
+        """Whether the webhook is Istio's, deactivated or not."""
         return self.name.endswith(_INJECTOR)
 
     @property
     def injects(self) -> bool:
-        """Whether it is Istio's and not deactivated."""
+        """Whether the webhook is Istio's and not deactivated."""
         return self.is_istios and not any(
             _DEACTIVATED in (selector.match_labels or {}).items()
             for selector in (self.namespace_selector, self.object_selector)

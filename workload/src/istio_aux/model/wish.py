@@ -1,4 +1,4 @@
-"""What a pod says of its sidecar, and its namespace: does it ask, refuse, or can it have none?
+"""Whether a pod, or its namespace, asks for a sidecar or refuses it, or can have none.
 
 Istio's rules are those of istio pkg/kube/inject/inject.go injectRequired.
 """
@@ -34,9 +34,9 @@ class Wish(Struct, frozen=True):
     annotation: str | None = None  # The text of `INJECT`.
     around: Mapping[str, str] | None = None  # The labels of its namespace; None: not known.
     host_network: bool = False
-    injected: bool = False  # Whether Istio has processed it.
-    mirrors: bool = False  # Whether it is the image of a static pod.
-    bare: bool = False  # Whether it has no metadata.
+    injected: bool = False  # Whether Istio has injected the pod.
+    mirrors: bool = False  # Whether it is the mirror pod of a static pod.
+    bare: bool = False  # Whether the pod has no metadata.
 
     @classmethod
     def of(cls, pod: Pod, around: Mapping[str, str] | None = None) -> Wish:
@@ -54,7 +54,7 @@ class Wish(Struct, frozen=True):
 
     @property
     def asks(self) -> bool | None:
-        """Whether it asks for a sidecar; False: it refuses one. Any other value counts as none."""
+        """Whether the pod asks for a sidecar; False: it refuses one; None: neither."""
         key, texts = self._said()
         return key.get(texts)
 
@@ -66,16 +66,16 @@ class Wish(Struct, frozen=True):
 
     @property
     def application(self) -> str:
-        """The application that it is of; empty if it names none."""
+        """The application of the pod; empty if it names none."""
         return application_of(self.labels)
 
     @property
     def ambient(self) -> str:
-        """Why it is one of an ambient mesh, if it is; see `ambient_by`."""
+        """Why the pod is in an ambient mesh, if it is; see `ambient_by`."""
         return ambient_by(self.labels, self.around or {})
 
     def against(self) -> Iterator[str]:
-        """Yield why it gets no sidecar, whichever webhook is called."""
+        """Yield why the pod gets no sidecar, whichever webhook is called."""
         yield from self.never()
         if self.asks is False:
             yield self.said
@@ -96,13 +96,13 @@ class Wish(Struct, frozen=True):
         yield from self.never()
 
     def labelled(self) -> Wish:
-        """The same with the label that asks for a sidecar."""
+        """The pod's wish with the label that asks for a sidecar."""
         return structs.replace(self, labels={**self.labels, INJECT: "true"})
 
     def admitted(self, applications: Applications, inject: Selector | None = None) -> Wish:
-        """As our admission would make it now: with the label if its application asks for that.
+        """Return the wish as our admission makes it: with the label if the application asks.
 
-        It gets the label, too, if the option ``inject-selector`` matches it. Returns the same
+        The pod gets the label, too, if the option ``inject-selector`` matches it. Returns the same
         object if admission would not change it.
         """
         chosen = inject is not None and inject.matches(self.labels)
@@ -111,7 +111,7 @@ class Wish(Struct, frozen=True):
         return self if kept else self.labelled()
 
     def never(self) -> Iterator[str]:
-        """Yield why it can have no sidecar, whatever it asks for."""
+        """Yield why the pod can have no sidecar, whatever it asks for."""
         if self.host_network:
             yield "hostNetwork: Istio gives it no sidecar"
         if self.namespace in IGNORED:
@@ -122,7 +122,7 @@ class Wish(Struct, frozen=True):
             yield "the object has no metadata"
 
     def _said(self) -> tuple[Label[bool] | Annotation[bool], Mapping[str, str]]:
-        """The label, if it has it, overrides the annotation."""
+        """Return the label if the pod has it, else the annotation, with the texts it is in."""
         if inject_label.on(self.labels):
             return inject_label, self.labels
         return inject_annotation, self._annotations()

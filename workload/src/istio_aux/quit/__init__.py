@@ -2,6 +2,5 @@
 
 `facts` says what follows from a pod, `pairs` which containers wait for each other, and `rules`
 decides by that. `state` says what is due by the newest decision, and `task` which attempt is next.
-All five are pure. `controller` performs
-that, and `recorder` reports it.
+All five are pure. `controller` performs the attempts, and `recorder` reports them.
 """

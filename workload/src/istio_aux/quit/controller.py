@@ -1,4 +1,4 @@
-"""The quit controller: follows pods, performs what is due about each of them, and reports that.
+"""The quit controller: watches pods, performs the action that is due for each, and reports it.
 
 Each pod about which something is due has one asyncio task, which runs until nothing is due any
 more. Nothing is stored: a new process finds the same work in the cluster.
@@ -45,8 +45,8 @@ from istio_aux.quit.task import Action, Ask, Delete, End, Retry, Send, Sleep, Ta
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 
-MOST_ENDS = 100  # Pods that wait to be read after their end. Of others nothing is told.
-# Seconds for which the watch's pods are judged by the version of a kubelet that was read.
+MOST_ENDS = 100  # Finished pods that wait for a last read. Others get no Event about their proxy.
+# Seconds for which the pods of the watch are judged by a kubelet version that was read.
 KUBELET_KNOWN = 300.0
 
 
@@ -81,12 +81,12 @@ class QuitController:
         self._client = client
         self._clock = clock
         self._recorder = QuitRecorder(telemetry, events)
-        self.known: dict[Key, PodState] = {}  # What is known of each pod.
-        self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # The same.
+        self.known: dict[Key, PodState] = {}  # The state of each pod.
+        self._by_namespace = defaultdict[str, dict[Key, PodState]](dict)  # `known`, by namespace.
         self._works: dict[Key, _Work] = {}
         self._ends = set[asyncio.Task[None]]()
         self._alarms: dict[Key, asyncio.TimerHandle] = {}
-        self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
+        self._kubelets: dict[str, Kubelet] = {}  # By node; the kubelets whose version was read.
         self._slots = Slots(scope.limits.at_once, scope.limits.slot)
         self._retry_slots = Slots(scope.limits.retries_at_once, scope.limits.slot)
         self._recorder.watched.set_function(lambda: len(self.known))
@@ -95,8 +95,8 @@ class QuitController:
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only pods that are to end and have a proxy count.
 
-        Of pods with a native proxy, and of those that do not run yet, nothing is kept unless
-        something is due about them.
+        Pods with a native proxy, and pods that do not run yet, are stored only while something is
+        due about them.
         """
         key = resource.metadata.key
         state = self.known.get(key)
@@ -128,7 +128,7 @@ class QuitController:
         """A pod is gone, or has left the selection.
 
         ``last`` is its previous content, without exit codes (k8s@1.36 cache_watcher.go
-        convertToWatchEvent). So a pod is read whose native proxy had too little time to end.
+        convertToWatchEvent). So a pod is read again if its native proxy had too little time to end.
         """
         if state := self.known.get(key):
             state.left = True
@@ -142,9 +142,9 @@ class QuitController:
                 task.add_done_callback(self._ends.discard)
 
     async def _read_end(self, state: PodState) -> None:
-        """Tell how the native proxy of a finished pod ended, if the pod is still there."""
+        """Report how the native proxy of a finished pod ended, if the pod is still there."""
         async with self._retry_slots.take(state.key.namespace, state.node):
-            with suppress(KubeError):  # Nothing depends on it, so it is tried once.
+            with suppress(KubeError):  # Nothing depends on this read, so it is tried once.
                 pod = await actions.read_pod(self._client, state.key)
                 if pod and (why := killed(pod)):
                     self._recorder.killed(state, why)
@@ -163,7 +163,7 @@ class QuitController:
         self._steer_all()
 
     def lead(self, leading: bool) -> None:
-        """Become the process that acts, or stop acting. Pods are followed in any case."""
+        """Become the process that acts, or stop acting. Pods are watched in any case."""
         self._scope.leading = self._recorder.leading = leading
         self._steer_all()
 
@@ -190,7 +190,7 @@ class QuitController:
         return (yield from in_order(found, lambda each: _age(each[1])))
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""
+        """Start no more tasks; give the others ``patience`` seconds to end, then cancel them."""
         self._scope.stopping = True
         for work in self._works.values():
             work.changed.set()
@@ -204,8 +204,8 @@ class QuitController:
     def _steer(self, state: PodState) -> None:
         """Start the task of a pod about which something is due, or wake it.
 
-        A container that holds a pod is due late, and mostly not at all, so until then there is an
-        alarm: a task takes three times as much memory, and all pods may start at once.
+        A report about a held pod is due late, and mostly never. Until then the pod has a timer
+        and no task, which takes three times as much memory: all pods may start at once.
         """
         self._record(state)
         if alarm := self._alarms.pop(state.key, None):
@@ -266,7 +266,7 @@ class QuitController:
                 self._recorder.unhandled()
                 action = task.failed("internal error, see the log", self._scope, reading=False)
         if action.outcome:
-            # What a process saw late that was frozen, the next leader may count.
+            # Check the Lease: if this process was suspended, the next leader may count the pod.
             self._leadership.leads()
             self._recorder.ended(state, task, action)
             self._ended(state.key, action)
@@ -291,11 +291,11 @@ class QuitController:
             if not isinstance(action, Send):
                 return action
             newest: Action = action
-            # A port-forward is connected to one pod: to this one, if this one is there after that.
+            # A port-forward leads to one pod: to this one if it is still there once connected.
             until = 0.0 if action.way is Way.PORT_FORWARD else fresh
 
             async def still() -> bool:
-                """Whether that is to be sent now: what was read is read again once it is old."""
+                """Whether to send now; reads the pod again if the last read is too old."""
                 nonlocal newest, until
                 for _ in range(actions.READS):
                     if self._clock().monotonic <= until or newest != action:
@@ -315,7 +315,7 @@ class QuitController:
             return task.answered(action.way, answer, self._scope)
 
     async def _found(self, state: PodState, task: Task) -> tuple[Action, float]:
-        """What follows from the pod as it is now, and until when, by the monotonic clock."""
+        """Read the pod; return the next action, and until when the read counts (monotonic)."""
         until = self._clock().monotonic + actions.FRESH
         action = task.looked(await self._read(state.key), self._scope, self._clock())
         self._record(state)
@@ -335,7 +335,7 @@ class QuitController:
         pod = await actions.read_pod(self._client, key)
         if pod is None:
             return None
-        if depends_on_kubelet(pod):  # It may have been upgraded since its version was read.
+        if depends_on_kubelet(pod):  # The kubelet may have been upgraded since then.
             node = pod.spec.node_name or ""
             obeyed = obeys(await actions.read_kubelet(self._client, node))
             now = self._clock().monotonic
@@ -371,7 +371,7 @@ class QuitController:
         )
 
     async def _delete(self, state: PodState, task: Task, version: str) -> Action:
-        """Delete a pod that lost its proxy as it was read."""
+        """Delete a pod that lost its proxy, only in the version that was read."""
         try:
             await actions.delete_pod(self._client, state.key, version)
         except KubeError as error:

@@ -74,8 +74,8 @@ class PodFacts:
     def initializing(self) -> Mapping[str, ContainerVerdict]:
         """The init containers that are still to end or, if they are native, to start, in order.
 
-        The kubelet starts one after another (kuberuntime computeInitContainerActions). What it
-        does not report is none of them.
+        The kubelet starts one after another (kuberuntime computeInitContainerActions). Containers
+        without a reported state are left out.
         """
         verdicts = dict[str, ContainerVerdict]()
         pod = self.pod
@@ -102,7 +102,7 @@ class PodFacts:
 
     @cached_property
     def holding(self) -> int | None:
-        """Seconds for which the hook of the proxy holds the payload; None: it does not.
+        """Seconds for which the hook of the proxy holds the payload; None: it holds nothing.
 
         The kubelet starts one container after another, and waits for the hook of each. Meanwhile it
         reports nothing (k8s@1.36 kuberuntime_manager.go SyncPod), so a proxy that runs may be shown
@@ -196,12 +196,12 @@ class PodFacts:
 
     @cached_property
     def restarting(self) -> str | None:
-        """Why every container is about to start again, if so."""
+        """Why every container is about to start again; None: they are not."""
         return restarting_all(self.pod, obeyed=self._obeyed)
 
     @cached_property
     def sidecars(self) -> tuple[SidecarRule, ...]:
-        """The rules for those that are told to exit and are not finished, in the pod's order."""
+        """The rules for unfinished sidecars that are told to exit, in the pod's order."""
         return tuple(
             rule
             for container in self.pod.containers
@@ -212,7 +212,7 @@ class PodFacts:
 
     @cached_property
     def lacks(self) -> str:
-        """What the sidecar that is next needs to be told to exit, if it shows that this is off."""
+        """The switch that the next sidecar needs to be told to exit, if it shows that it is off."""
         off = (
             each.name for each in self.pod.containers if each.name == self.target and is_off(each)
         )
@@ -273,7 +273,7 @@ class PodFacts:
         of that to the present (apiserver rest.BeforeDelete).
         """
         if gone_by := self.gone_by:
-            with suppress(OverflowError):  # A file may have any number.
+            with suppress(OverflowError):  # A grace period in a file may be any number.
                 return gone_by - timedelta(
                     seconds=self.pod.metadata.deletion_grace_period_seconds or 0
                 )
@@ -289,6 +289,6 @@ class PodFacts:
 
     @property
     def requests(self) -> resources.Requests | None:
-        """What the pod holds that does not work, or works no more in part; None: unknown."""
+        """Requests of a pod that has not begun, ended in part, or is being deleted; else None."""
         idle = self.partly_finished or self.initializing or self.gone_by or self.holding
         return resources.held(self.pod) if idle else None

@@ -1,8 +1,8 @@
-"""Containers that wait for the proxy, which waits for them: what frees their pods.
+"""Containers that wait for the proxy while the proxy waits for them, and what frees their pods.
 
-Of Katib's trials the metrics collector waits for the first process of every other container, also
-for pilot-agent, and needs the network afterwards (katib#1638, katib#2614). So nothing may be done
-about the pod: the collector must not wait.
+In Katib's trials the metrics collector waits for the first process of every other container, also
+for pilot-agent, and needs the network afterwards (katib#1638, katib#2614). So the proxy must stay,
+and only Katib's configuration can keep the collector from waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KATIB_FIX = (
     "in ConfigMap katib-config, runtime.metricsCollectors, for new trials"
 )
 
-# For one whose image is not known, or where `sidecars` says so.
+# This frees a mounter that no row of `known_sidecars` matches, or that `sidecars` keeps as it is.
 GCSFUSE_FIX = (
     "the mounter of GCS FUSE waits for istio-proxy: set sidecars: gke-gcsfuse-sidecar=ignore, "
     "as option or annotation istio-aux.io/sidecars"
@@ -56,7 +56,8 @@ def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
 
 
 Waiting = Callable[[Pod], tuple[frozenset[str], frozenset[str]]]
-# What frees the pod, and which containers have to end before which wait for the proxy alone.
+# By code: what frees the pod, and a function that returns the payload and the containers that wait
+# for the proxy alone once the payload has ended.
 PAIRS: Mapping[Code, tuple[str, Waiting]] = {
     Code.KATIB: (KATIB_FIX, _katib),
     Code.GCSFUSE: (GCSFUSE_FIX, _gcsfuse),

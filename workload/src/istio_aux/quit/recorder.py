@@ -24,9 +24,9 @@ from istio_aux.telemetry import Recorder, Telemetry
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 NO_WAY = "none"  # The way of a quit that ended before its first attempt.
 
-# Values of a label: devices, cores, bytes. Tenants name resources, so that GPUs count together.
+# Values of a label: devices, cores, bytes. All GPUs are one, because tenants name resources.
 RESOURCES = tuple(Requests().amounts)
-KEEPERS: tuple[str, ...] = (PROXY, "other")  # Containers that keep pods. Tenants name theirs.
+KEEPERS: tuple[str, ...] = (PROXY, "other")  # What keeps pods; tenants' names are left out.
 
 
 class QuitRecorder(Recorder):
@@ -98,7 +98,7 @@ class QuitRecorder(Recorder):
         }
 
     def surveyed(self, counts: Counter[Counted], kept: Mapping[str, Requests]) -> None:
-        """So many pods have these troubles, and so much is kept by each of `KEEPERS`."""
+        """Set the numbers of pods by their trouble, and what each of `KEEPERS` keeps."""
         for trouble, gauge in self._troubles.items():
             gauge.set(counts[trouble])
         for by, requests in kept.items():

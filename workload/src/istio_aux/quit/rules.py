@@ -29,13 +29,13 @@ from istio_aux.quit.facts import BEING_MADE, PodFacts
 from istio_aux.quit.pairs import PAIRS
 
 FINISHED = "every payload container is finished"
-# Nothing shows when that has ended: the kubelet writes the status next when the last container has
-# (k8s@1.36 kubelet.go SyncTerminatingPod).
+# While a pod terminates, its status does not show that the payload has ended: the kubelet writes it
+# after the last container has (k8s@1.36 kubelet.go SyncTerminatingPod).
 LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 NOT_BEGUN = "its payload has never started"
 ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
-# Beginnings of what keeps a pod, if no container does: none has a name with a space.
+# Beginnings of entries of `blocked_by` that are no containers, whose names have no space.
 ANNOTATION = "annotation "
 NODE = "node "
 FINALIZER = "finalizer "
@@ -58,10 +58,10 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     sidecars that never end, or `ANNOTATION` and its key. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
 
-    ``stage``: ``unstarted`` if they keep the payload from starting; ``held`` if that is the hook
-    of a hold; ``ending`` if they are native sidecars alone; ``deleted`` if the pod is being
-    deleted, by its node or finalizers. All of that is usual for a moment, and counts once it lasts.
-    ``code`` is that of the finding, if it lasts.
+    ``stage``: ``unstarted`` if a container keeps the payload from starting; ``held`` if the hook of
+    a hold does; ``ending`` if only native sidecars block; ``deleted`` if its node or finalizers
+    keep a pod that is being deleted. Each is usual for a moment, and counts once it lasts. ``code``
+    is the code of the finding then.
     """
 
     blocked_by: tuple[str, ...] = ()
@@ -178,14 +178,14 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
 
 
 def decide_once(facts: PodFacts, now: Moment | None) -> Action:
-    """Decide without a history: by the pod's own times, is it held for longer than is usual?"""
+    """Decide from the timestamps in the pod alone; a stage counts if they show that it lasts."""
     decision = decide(facts, now)
     since = facts.held_since
     least = QuitLimits().blocked_after
     if decision.stage == "deleted":
         since = facts.gone_by
         least = TERMINATING_FOR
-    lasts = decision.stage != "held"  # Only the proxy of a pod that is there can say why.
+    lasts = decision.stage != "held"  # Only the proxy itself shows why, when it is asked.
     if now and since:
         lasts = now.wall - since.timestamp() >= least
     if decision.stage == "deleted" and now is None:  # A file may be from the grace period.
@@ -205,7 +205,7 @@ def lasting(decision: Action) -> str:
 
 
 def _unstarted(facts: PodFacts) -> Wait | None:
-    """Wait, where a container keeps the payload from starting."""
+    """Wait if a container keeps the payload from starting; None if none does."""
     if holders := _keeps_from_starting(facts):
         return Wait(
             reason=f"the payload has not started: {_listed(holders)}{_too_early(facts)}",
@@ -252,7 +252,7 @@ def loses_network(facts: PodFacts) -> str:
 
 
 def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
-    """What a `Task` does about a pod that is looked after, and why, by the decision on it."""
+    """What a `Task` does about a pod that istio-aux looks after, by its decision, and why."""
     reason = decision.reason
     if isinstance(decision, Quit) and mode is QuitMode.DRY_RUN:
         return "report", f"{reason}; quit: dry-run: {decision.target} is not told to exit"
@@ -300,7 +300,7 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
 
 
 def _deleted(facts: PodFacts) -> str:
-    """What is known of a pod that is being deleted, late or not."""
+    """Say since when a pod is being deleted, and what the kubelet and finalizers still show."""
     left = facts.not_ended
     since = facts.held_since
     reason = f"the pod is being deleted since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
@@ -414,9 +414,9 @@ def _too_early(facts: PodFacts) -> str:
 def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
     """The container because of which the payload has not started, and its state.
 
-    Istio's count whatever they do (istio#51883, istio#23457), and so do native sidecars
+    Istio's containers always count (istio#51883, istio#23457), and so do native sidecars
     (gcs-fuse-csi-driver#1619). An init container of the payload may work for hours, so it counts
-    when it fails again and again. An image on its way, or a pod without a network, is none.
+    when it fails again and again. No container counts while its image or the network is on its way.
     """
     pod = facts.pod
     ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
@@ -514,5 +514,5 @@ def payload_end(facts: PodFacts, now: Moment) -> Moment | None:
 
 
 def _listed(containers: Mapping[str, str]) -> str:
-    """``main (running), logger (waiting: CrashLoopBackOff)``."""
+    """Join them: ``main (running), logger (waiting: CrashLoopBackOff)``."""
     return listed([f"{name} ({why})" for name, why in containers.items()])

@@ -32,15 +32,15 @@ from istio_aux.quit import rules
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.task import STUCK_AFTER, Task, exit_of
 
-# Seconds by which a watch may lag behind a GET. What is older and comes later: etcd was restored.
+# Seconds by which a watch may lag behind a GET. If an older state comes later, etcd was restored.
 LAG = 30.0
 
-MOST_BLOCKERS = 10  # Containers that are kept of those that block a pod: it may have thousands.
+MOST_BLOCKERS = 10  # Blocking containers whose names are stored: a pod may have thousands.
 UNDECIDED = rules.Ignore(reason="")
 
 Due = Literal["quit", "report"] | rules.Stage
 Trouble = Literal["stuck", "blocked", "lost", "unstarted", "would quit"]
-Counted = Trouble | Literal["held"]  # Of unstarted pods those that are held count apart.
+Counted = Trouble | Literal["held"]  # Held pods, which are unstarted, too, count apart.
 
 
 class QuitScope(msgspec.Struct, kw_only=True):
@@ -53,8 +53,8 @@ class QuitScope(msgspec.Struct, kw_only=True):
     stopping: bool = False
     options: PodOptions = PodOptions()
     istiod: str = ""  # Whether an injector is live, for people; empty: not known.
-    namespaces: set[str] = set()  # The selected ones.
-    applications: Applications = Applications()  # Selected in whatever namespace.
+    namespaces: set[str] = set()  # The selected namespaces.
+    applications: Applications = Applications()  # Selected in any namespace.
 
     def left_out(self, namespace: str, application: str, *, chosen: bool) -> str | None:
         """Why a pod is left alone, whatever its containers do; None: it is not.
@@ -78,17 +78,17 @@ class PodState:
     application: str = ""
     chosen: bool = True  # The selector of pods matches its labels.
     node: str = ""
-    decision: rules.Action = UNDECIDED  # The newest one.
+    decision: rules.Action = UNDECIDED  # The newest decision.
     settled: bool = False  # Everything that this decision asks for is done.
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
     unready: bool = False  # The proxy of a held pod has said that it is not ready.
-    asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
-    first_seen: Moment | None = None  # When the decision first asked for this.
-    witnessed: float | None = None  # When it saw the payload end, by the monotonic clock.
+    asks: bool = False  # The decision needs the version of the pod's kubelet.
+    first_seen: Moment | None = None  # When decisions began to ask for the same action.
+    witnessed: float | None = None  # When this process saw the payload end (monotonic).
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
     gone_by: float = 0.0  # When a pod that is being deleted should be gone, since 1970.
-    requests: Requests | None = None  # What the pod holds meanwhile.
+    requests: Requests | None = None  # `PodFacts.requests`.
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: float | None = None  # When `version` was seen, by the monotonic clock.
@@ -103,7 +103,7 @@ class PodState:
         before = None if self.asks else self.asks_for
         if before == "quit" and self.first_seen:
             seen = self.first_seen
-        else:  # Of a payload that ended before this process saw the pod, only the node knows when.
+        else:  # If the payload ended before this process saw the pod, only the node knows when.
             seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
         decision = kept.brief(rules.decide(facts, now, seen=seen))
         pod = facts.pod
@@ -111,7 +111,7 @@ class PodState:
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
-        # A pod that starts changes all the time, and waits as all do.
+        # A pod that starts changes often, and only waits: such decisions are not recorded.
         starts = (
             pod.status.phase == "Pending"
             and decision.stage != "unstarted"
@@ -160,7 +160,7 @@ class PodState:
         return self.decision.stage if self.decision.blocked_by else None
 
     def begins(self, limits: QuitLimits) -> float | None:
-        """When to do it, by the monotonic clock; None: now."""
+        """When to do what the decision asks for (monotonic); None: now."""
         if self.asks_for == "quit" or self.first_seen is None:
             return self.until.monotonic if self.until else None
         delays = {
@@ -180,7 +180,7 @@ class PodState:
         return (decision.action, decision.reason) == (self.decision.action, self.decision.reason)
 
     def left_out(self, scope: QuitScope) -> str | None:
-        """Why no process acts on it; see `QuitScope.left_out`."""
+        """Why no process acts on the pod; see `QuitScope.left_out`."""
         return scope.left_out(self.key.namespace, self.application, chosen=self.chosen)
 
     def obstacle(self, scope: QuitScope) -> str | None:

@@ -152,15 +152,15 @@ class Task:
     attempts: int = 0
     failures: int = 0  # Attempts without an effect, and requests that were refused.
     failure: str = ""
-    exit: End | None = None  # By the newest state of the pod.
+    exit: End | None = None  # How `target` exited, by the newest state of the pod.
     target: str = field(init=False)  # The container that is told to exit.
-    requests: Requests | None = field(init=False)  # What the pod holds meanwhile.
+    requests: Requests | None = field(init=False)  # `PodState.requests`, when the task began.
     begun: bool = field(init=False)  # Whether its payload has started.
-    _answers: dict[Way, str] = field(default_factory=dict[Way, str])  # The last one comes last.
+    _answers: dict[Way, str] = field(default_factory=dict[Way, str])  # The newest last.
     _well: bool = False
 
     def __post_init__(self) -> None:
-        """Remember what the state forgets with its next decision."""
+        """Copy what the state overwrites with its next decision."""
         self.target = self.state.target
         self.requests = self.state.requests
         self.begun = self.state.decision.code is not Code.HELD_BACK
@@ -229,10 +229,10 @@ class Task:
     def asked(self, ready: bool | None, scope: QuitScope) -> Action:
         """A proxy that holds its payload was asked whether it is ready; None: it did not say.
 
-        The status does not show that: the kubelet may pull an image, and may have started others.
+        The pod's status does not show it: the kubelet may pull an image, or have started others.
         """
         decision = self.state.decision
-        if not self.is_due(scope) and not self.state.settled:  # It has changed meanwhile.
+        if not self.is_due(scope) and not self.state.settled:  # The decision has changed meanwhile.
             return self.superseded(scope)
         if isinstance(decision, Quit):
             why = "the proxy is ready: its hook has ended, and a container may have started"
@@ -256,7 +256,7 @@ class Task:
     ) -> Action:
         """A request failed; ``counts``: because of the pod, not because of the API server.
 
-        An attempt of which nothing was sent is none, and the same way is next.
+        If nothing was sent, it was no attempt, and the same way is next.
         """
         due = self.is_due(scope)
         if self.told and not due:
@@ -267,7 +267,7 @@ class Task:
         return Retry(reading, pause) if due else self._leave(scope)
 
     def _leave(self, scope: QuitScope) -> Action:
-        """Nothing is due: find out how it ended if the proxy was told to exit."""
+        """Nothing is due: find out how the proxy ended if it was told to exit."""
         if self.attempts and self.exit:
             return self.exit
         if not self.attempts or scope.stopping:
@@ -315,7 +315,7 @@ def exit_of(
     """The end of a task whose container has exited; None while its status does not show that.
 
     The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
-    took, and is believed as far as the kubelet's times allow, and these as far as the pod's age.
+    took. It counts within the bounds of the kubelet's times, and these within the pod's age.
     """
     ended = facts.exits.get(container)
     if ended is None:

@@ -1,7 +1,7 @@
-"""Pods of an ambient mesh: since when they are not captured, and whether they say that they are.
+"""Pods of an ambient mesh: since when they are not captured, and whether ztunnel listens there.
 
-`rules` decides. The annotation of most pods shows whether they are captured. Where it may be that
-of an earlier network, the leader asks the pod: a port-forward to ztunnel's port in its network.
+`rules` decides. The annotation of most pods shows whether they are captured. Where the annotation
+may be from an earlier network of the pod, the leader port-forwards to ztunnel's port in the pod.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from istio_aux.model.pod import Key, Pod
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import TUNNEL, AwaitCapture, RepairAction, ReportUnmeshed, Skip
 
-AT_ONCE = 8  # Pods that are asked at the same time, each of another node: one may hang.
+AT_ONCE = 8  # Pods that are probed at the same time, each on another node: one may hang.
 DEADLINE = 5.0  # Seconds for the answer.
-AGAIN = 300.0  # Seconds until a pod that gave no answer is asked again.
+AGAIN = 300.0  # Seconds until a pod that gave no answer is probed again.
 
 
 class Captures:
-    """What is known of pods that should be captured, beside the pods. It is empty if all are well.
+    """What is known of pods that should be captured and may not be. Empty if all are captured.
 
     Attributes:
-        doubted: pods that are to be asked, by their node, and when their network was made.
-        answers: what pods answered, and when the network was made in which they were asked. None:
+        doubted: pods to probe, by node, each with the time when its network was made.
+        answers: results of the probes, each with the time when the probed network was made. None:
             there was no answer.
-        unkept: namespaces with pods of which nothing is kept, because they refuse a sidecar.
-        unread: those of them that are ambient by now, so that their pods are to be read.
+        unkept: namespaces with pods that have no stored candidate: they refuse a sidecar.
+        unread: namespaces of `unkept` that have become ambient, so that their pods must be read.
     """
 
     def __init__(self, clock: Clock, settled: float) -> None:
-        """``settled``: how long a pod is not captured until it is outside; see `rules.SETTLED`."""
+        """``settled``: seconds after which an uncaptured pod is outside; see `rules.SETTLED`."""
         self._now = clock
         self._settled = settled
-        self._since: dict[Key, float] = {}  # They have an address, and are not captured.
-        self._waiting: dict[Key, float] = {}  # Of them: when they are decided on again, in order.
+        self._since: dict[Key, float] = {}  # Since when uncaptured pods have an address.
+        self._waiting: dict[Key, float] = {}  # When those are decided on again, in order.
         self.answers: dict[Key, tuple[float, bool | None]] = {}
         self.doubted = defaultdict[str, dict[Key, float]](dict)
         self.unkept, self.unread = set[str](), set[str]()
@@ -52,12 +52,12 @@ class Captures:
         return since is not None and self._now().monotonic >= since + self._settled
 
     def listens(self, pod: Candidate) -> bool | None:
-        """Whether ztunnel listens in its network; None: not known."""
+        """Whether ztunnel listens in the network of the pod; None: not known."""
         network, answer = self.answers.get(pod.key, (0.0, None))
         return answer if network == pod.addressed else None
 
     def decided(self, pod: Candidate, action: RepairAction) -> bool:
-        """Remember what follows from a decision; return whether there is more to wait for."""
+        """Remember what follows from a decision on the pod; return whether there is more to do."""
         key = pod.key
         self.doubted.get(pod.node, {}).pop(key, None)
         if isinstance(action, AwaitCapture) and pod.addressed:
@@ -94,7 +94,7 @@ class Captures:
 
 
 class Asking:
-    """Asks the pods that are doubted, one of a node at a time, and reads those not kept."""
+    """Probes doubted pods, one on each node at a time, and reads pods without a candidate."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Asking:
         reconsider: Callable[[Key], None],
         reread: Callable[[Pod], None],
     ) -> None:
-        """``reconsider`` decides on a pod again, if there is one; ``reread`` as it was read."""
+        """``reconsider`` decides on a stored pod again; ``reread`` takes a pod that was read."""
         self._client = client
         self._captures = captures
         self._reconsider = reconsider
@@ -111,7 +111,7 @@ class Asking:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
-        """Ask and read as many as may be asked now."""
+        """Probe and read as many pods as may be at once."""
         doubted = self._captures.doubted
         unread = self._captures.unread
         while unread and len(self.tasks) < AT_ONCE:

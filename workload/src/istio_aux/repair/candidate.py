@@ -1,6 +1,6 @@
 """A pod as rules and rollout see it.
 
-Nothing else of a pod decides, and nothing else is kept of one that may have missed its sidecar.
+Decisions use no other field of a pod, and no other is stored of one that may lack its sidecar.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
 from istio_aux.model.selectors import LONGEST_NAME
 from istio_aux.model.wish import Wish
 
-_WORD = 16  # Characters: the longest phase and wish that is known has nine.
+_WORD = 16  # Characters of a phase or of INJECT that are stored: known values have nine at most.
 # The condition of a pod with a network (KEP-3085, on since Kubernetes 1.29).
 _NETWORK = "PodReadyToStartContainers"
-CAPTURED = "enabled"  # What Istio's CNI says once ztunnel has taken the pod.
-RENEWED = 60.0  # Seconds between a pod's start on its node and its network, if that is the first.
+CAPTURED = "enabled"  # Value of `REDIRECTION` once ztunnel has taken the pod.
+RENEWED = 60.0  # Seconds within which a pod that starts on its node gets its first network.
 _NO_KEY = Key("", "", "")
 
 
@@ -27,20 +27,20 @@ class Candidate(Struct, frozen=True):
     key: Key = _NO_KEY
     version: str = ""
     created: float = 0.0  # Seconds since 1970.
-    owner: OwnerReference | None = None  # Its controller.
+    owner: OwnerReference | None = None  # The pod's controller.
     wish: Wish = Wish()
     phase: str = ""
     ready: bool = False
-    too_much: int = 0  # Bytes of its names and labels, if they are more than is kept.
+    too_much: int = 0  # Bytes of its names and labels, if they are too many to store.
     names_proxy: bool = False
     deleting: bool = False  # Whether it has a deletionTimestamp.
     deleted: float = 0.0  # When its deletion began; 0 if that is not known.
     node: str = ""
-    redirection: str = ""  # What Istio's CNI says: `enabled`, `pending`, or nothing.
-    # When it got its network, in seconds since 1970; 0: it has no address.
+    redirection: str = ""  # Value of `REDIRECTION`: `enabled`, `pending`, or empty.
+    # When the pod got its network, in seconds since 1970; 0: it has no address.
     addressed: float = 0.0
     renewed: bool = (
-        False  # Whether that may be its second network, and the annotation of the first.
+        False  # Whether the network may be its second, and `redirection` from the first.
     )
 
     @classmethod
@@ -48,7 +48,7 @@ class Candidate(Struct, frozen=True):
         """Read a pod."""
         meta = pod.metadata
         wish = Wish.of(pod)
-        if owner := owners.controller(meta):  # Of thousands of owners only name and uid differ.
+        if owner := owners.controller(meta):  # Thousands of owners differ only in name and uid.
             owner = alike(
                 structs.replace(
                     owner, api_version=shared(owner.api_version), kind=shared(owner.kind)
@@ -92,7 +92,7 @@ class Candidate(Struct, frozen=True):
 
     @classmethod
     def sibling(cls, pod: Pod) -> Candidate:
-        """Read of a pod what counts beside others of its controller, and not its containers."""
+        """Read only the fields by which pods of one controller are compared, and no containers."""
         return cls(
             key=pod.metadata.key,
             owner=owners.controller(pod.metadata),
@@ -101,10 +101,10 @@ class Candidate(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether it has succeeded or failed."""
+        """Whether the pod has succeeded or failed."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def controller(self) -> owners.PodController:
-        """What makes another pod in its place, if anything does."""
+        """The controller that makes another pod in its place, if there is one."""
         return owners.controls(self.owner, self.key.name)

@@ -113,7 +113,7 @@ class RepairController:
         if leading == self._leading:
             return
         self._leading = self._recorder.leading = leading
-        # What is under way is followed in any case: this process may lead again.
+        # Restarts under way are observed in any case: this process may lead again.
         for owner in list(self._active):
             if not leading and owner.rollout.idle and owner not in self._tasks:
                 self._leave(owner)
@@ -122,7 +122,7 @@ class RepairController:
 
     @property
     def failed(self) -> Mapping[str, datetime]:
-        """By the key of a `PodOwner`, when its new pod was made that has no sidecar either."""
+        """By the key of a `PodOwner`, when its replacement without a sidecar was made."""
         now = self._now().monotonic
         failures = self._recalled.failures
         for owner in self._active:
@@ -134,7 +134,7 @@ class RepairController:
 
     @property
     def replaced(self) -> Mapping[str, Replaced]:
-        """By the key of a `PodOwner`, its pod that is being replaced, the last begun last."""
+        """By the key of a `PodOwner`, its pod that is being replaced; the newest is last."""
         own = [
             (replacing.since, owner.key, replacing.old)
             for owner in self._active
@@ -142,7 +142,7 @@ class RepairController:
         ]
         replaced = self._recalled.replaced
         for _, key, old in sorted(own, key=lambda each: each[:2]):
-            replaced.setdefault(key, old)  # What another leader left since is newer.
+            replaced.setdefault(key, old)  # What another leader has stored since is newer.
         return replaced
 
     def recall(
@@ -152,9 +152,9 @@ class RepairController:
         *,
         lost: bool = False,
     ) -> None:
-        """Take what the Lease says: what the last leader left, or what this leader did not know.
+        """Take the Lease's checkpoint: the last leader's, or one that this leader did not know.
 
-        ``lost``: the Lease may lack what this process knows, so nothing of that is forgotten.
+        ``lost``: the Lease may lack what this process knows, so this process forgets nothing.
         """
         if self._leading or lost:
             known = self.replaced
@@ -216,12 +216,12 @@ class RepairController:
                     self._start_next()
                     self._asking.begin()
                 await self._rest()
-            except Exception:  # It must not end the process, which also serves admission.
+            except Exception:  # An error must not end the process, which also serves admission.
                 self._recorder.unhandled("repair")
                 await asyncio.sleep(_PAUSE)
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more, and end what is under way within ``patience`` seconds."""
+        """Start no more restarts, and end those under way within ``patience`` seconds."""
         self._stopping = True
         await end_tasks([*self._tasks.values(), *self._asking.tasks.values()], patience)
 
@@ -277,7 +277,7 @@ class RepairController:
     def _restore(self, owner: PodOwner) -> None:
         """Take over what an earlier leader left about the controller."""
         if self.store.owners.get(owner.key) is not owner:
-            return  # All its pods are gone. It is for the one that has its next pods.
+            return  # All its pods are gone; what was left is for the controller of the next ones.
         for left in self._recalled.take(owner.key):
             owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
             owner.announced = True
@@ -361,7 +361,7 @@ class RepairController:
         except NotRestartedError as error:
             self._refused(owner, pod, error)
         except KubeError as error:
-            self._restarts += 1  # It may have been restarted, so it counts for the limit.
+            self._restarts += 1  # The pod may have been evicted, so it counts for the limit.
             self._recorder.failed(pod.key, str(error))
         except Exception:  # One pod's failure must not stop the others.
             self._recorder.unhandled(pod.key)
@@ -408,7 +408,7 @@ class RepairController:
         self._restarted(pod.key, action)
 
     def _superseded(self, owner: PodOwner, begun: rollout.Replacement | None) -> str:
-        """Why the pod must not be restarted now as it was chosen; empty if it may be."""
+        """Why the pod must not be restarted now although it was chosen; empty if it may be."""
         if self._stopping or not (self._leading and self._leadership.leads()):
             return "this process stops, or does not lead"
         if begun is None or owner.rollout.replacing is not begun:
@@ -421,7 +421,7 @@ class RepairController:
         return ""
 
     def _outdated(self, pod: StoredPod) -> str:
-        """Why the decision to restart the pod does not count any more; empty if it does."""
+        """Why the decision to restart the pod is out of date; empty if it is not."""
         if self.store.undecided:
             return "what decides has changed"
         if self.store.pods.get(pod.key) is not pod:
@@ -467,7 +467,7 @@ class RepairController:
                 selection,
                 Candidate.sibling,
             )
-            # A pod that has other labels is not listed, nor is one that has finished.
+            # The list lacks pods with other labels, and finished ones.
             for key in owner.unlisted(pods):
                 pod = await actions.read_pod(self._client, key)
                 if pod is None or Candidate.of(pod).ended:

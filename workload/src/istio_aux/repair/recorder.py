@@ -12,10 +12,10 @@ from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
 
-# A PodDisruptionBudget has "refused", and "stopped" means that the new pod has no sidecar either.
+# "refused": a PodDisruptionBudget forbids it. "stopped": the new pod has no sidecar either.
 SIDECAR_RESTARTS = ("evicted", "refused", "stopped", "failed")
 
-_LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have many texts.
+_LOGGED = 8  # Reasons that are remembered of a pod, so that each is logged once.
 
 
 class RepairRecorder(Recorder):
@@ -79,7 +79,7 @@ class RepairRecorder(Recorder):
         self, pod: Key, why: str, problem: ReportUnmeshed | Restart | None, *, changed: bool
     ) -> None:
         """The pod is tried again later; ``problem`` says that it is unmeshed, if it still is."""
-        if changed:  # Since it was chosen, which is no news.
+        if changed:  # The pod has changed since it was chosen, which is no news.
             self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
             return
         self.count("refused")
@@ -107,5 +107,5 @@ class RepairRecorder(Recorder):
             )
 
     def count(self, outcome: str) -> None:
-        """Count a restart, or what became of it."""
+        """Count a restart, or its outcome."""
         self._outcomes.labels(outcome).inc()

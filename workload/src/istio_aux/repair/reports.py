@@ -60,7 +60,7 @@ def _read(path: Path, *, report: bool) -> str | None:
 
 
 def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationMesh]:
-    """Report on each application that is named, and on all of a model together, sorted.
+    """Report on each named application, and once on all of a model (`EVERY`), sorted.
 
     ``unlisted`` says why the pods are not known; empty if they are.
     """
@@ -122,7 +122,7 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
 
 def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unmeshed]]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    shown = (_unmeshed(pod, pod.bare) for pod in pods if pod.bare)  # Else it has changed meanwhile.
+    shown = (_unmeshed(pod, pod.bare) for pod in pods if pod.bare)  # Others have changed meanwhile.
     found = yield from in_order(shown, lambda each: (each.since, each.namespace, each.name))
     return found[:limit]
 

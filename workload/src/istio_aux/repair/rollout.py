@@ -60,10 +60,10 @@ _LAST = 4e9  # Seconds since 1970: the year 2096.
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, and the rate limit of the whole cluster."""
 
-    at_once: int = 5  # Controllers of which a pod is being replaced at the same time.
-    share: int = 3  # Of these, in one namespace.
-    # For a replacement, and for pods that another client restarts: a Deployment's default
-    # progressDeadlineSeconds.
+    at_once: int = 5  # Controllers that may have a pod replaced at the same time.
+    share: int = 3  # The most of these controllers in one namespace.
+    # Seconds to wait for a replacement, and for pods that another client restarts: a Deployment's
+    # default progressDeadlineSeconds.
     patience: float = 600.0
     # Without a new pod for that long, the controller wants one pod less. A controller that cannot
     # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter).
@@ -72,14 +72,14 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     # A pod that is still there after that was not evicted. The API server works on a request for up
     # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
     unconfirmed: float = 90.0
-    # After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready.
+    # The delay after a first refusal: a PodDisruptionBudget's status lags behind a Ready pod.
     first_retry: float = 1.0
     last_retry: float = 300.0
-    # For a restart that did not help. One more is tried afterwards.
+    # How long a restart that did not help is remembered. Then one more is tried.
     memory: float = 86400.0
-    # The least of it in a new process, whatever the clocks of the two processes show.
+    # The least that a new process remembers it, whatever the clocks of both processes show.
     least_memory: float = 3600.0
-    settled: float = SETTLED  # Until a pod that is not captured counts as outside.
+    settled: float = SETTLED  # Until an uncaptured pod counts as outside its mesh.
     restarts: int | None = None  # How many pods may be restarted at all; None: any number.
 
 
@@ -113,10 +113,10 @@ class Replacement(Struct, frozen=True):
     old: Replaced
     since: float
     known: frozenset[str]  # UIDs of the pods that its controller had.
-    ending: frozenset[str] = frozenset()  # Of those that another client was deleting then.
+    ending: frozenset[str] = frozenset()  # UIDs of `known` that another client was deleting.
     deleted: float = 0.0  # When its deletion began, by the API server's clock; 0: not seen yet.
-    sent: bool = True  # The eviction may have been: until then new pods show nothing about it.
-    accepted: bool = False  # The API server deletes the pod, it said: a watch may be late.
+    sent: bool = True  # The eviction may have been sent; before that, new pods are unrelated.
+    accepted: bool = False  # The API server accepted the eviction; the watch may lag behind.
 
 
 class Failure(Struct, frozen=True):
@@ -142,9 +142,9 @@ class Rollout(Struct, frozen=True):
     failure: Failure | None = None
     refusals: int = 0  # Refused evictions in a row.
     refusal: str = ""  # Why the last one was refused.
-    retry_at: float = 0.0  # No eviction is tried before.
+    retry_at: float = 0.0  # No eviction is tried before this time.
     unreplaced: int = 0  # Evicted pods in a row in whose place no new one came.
-    # Since when another client restarts a pod, by the reason that is shown for it.
+    # By the reason that is shown: since when another client restarts a pod.
     held: Mapping[str, float] = {}
     empty: float | None = None  # Since when it has no pods.
 
@@ -154,7 +154,7 @@ class Rollout(Struct, frozen=True):
         return self.replacing is None and self.failure is None
 
 
-# Nothing was done. Of most controllers nothing else is ever known, so they share it.
+# The state of a controller of which no pod was restarted. Most controllers share it.
 IDLE = Rollout()
 
 
@@ -176,7 +176,7 @@ class Stop(Struct, frozen=True):
 
     reason: str
     until: float | None = None
-    uid: str = ""  # Of the pod that shows that a restart does not help, if there is one.
+    uid: str = ""  # The pod that has no sidecar after a restart, if any.
 
 
 Step = Next | Defer | Stop
@@ -204,11 +204,11 @@ def first_in_line(
     now: Moment,
     limits: RolloutLimits,
 ) -> list[str]:
-    """Choose the controllers of which a pod is restarted now: those that have waited longest.
+    """Choose the controllers that may restart a pod now: those that have waited longest.
 
-    Namespaces take turns, and have a share: pods that never get Ready delay those of their own
-    namespace. ``waiting`` says since when a controller has a pod to restart, ``begun`` since when
-    one of it is being replaced, ``served`` when a pod of a namespace was restarted.
+    Namespaces take turns, and have a share: pods that never get Ready delay only pods of their own
+    namespace. ``waiting`` says since when a controller has a pod to restart, ``begun`` since when a
+    pod of a controller is being replaced, ``served`` when a pod of a namespace was restarted last.
     """
     busy = Counter(
         _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
@@ -304,8 +304,8 @@ def refused(
 
 
 def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
-    """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
-    # A tenant may have written it: not all times exist in UTC.
+    """An earlier leader saw a replacement without a sidecar, which was ``created`` then."""
+    # A tenant may have written the time: not all times exist in UTC.
     at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
     return Failure(
@@ -319,7 +319,7 @@ def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
 def restored(
     rollout: Rollout, pods: Iterable[Replica], now: Moment, left: Failure | Replaced
 ) -> Rollout:
-    """An earlier leader left this. What this process has seen itself is more exact.
+    """Take what an earlier leader ``left``, unless this process has seen more itself.
 
     The times of a replacement begin again: the clocks of two processes differ.
     """
@@ -327,7 +327,7 @@ def restored(
         newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
         return msgspec.structs.replace(rollout, replacing=None, failure=newest)
     own = rollout.replacing
-    if own and own.old == left:  # Another leader may have sent what this one did not.
+    if own and own.old == left:  # Another leader may have sent the eviction that this one did not.
         return msgspec.structs.replace(
             rollout, replacing=msgspec.structs.replace(own, since=now.monotonic, sent=True)
         )
@@ -365,7 +365,7 @@ def observed(
         rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
     replacing = rollout.replacing
     if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
-        replacing = None  # Another client has deleted it before us.
+        replacing = None  # Another client deleted the pod before us.
         rollout = msgspec.structs.replace(rollout, replacing=None)
     return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
 
@@ -382,7 +382,7 @@ def _observe(
     old = replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
         if replacing.sent and not (there := {pod.uid for pod in pods}) <= replacing.known:
-            # A watch shows changes in their order: these were made before the pod was deleted.
+            # A watch keeps the order of changes: these pods were made before the pod was deleted.
             replacing = msgspec.structs.replace(replacing, known=replacing.known | there)
             rollout = msgspec.structs.replace(rollout, replacing=replacing)
         if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
@@ -397,7 +397,7 @@ def _observe(
     new = [
         pod
         for pod in (pods if replacing.sent else ())
-        # A pod that a watch shows late may have been made before, in the place of another pod.
+        # A pod that the watch shows late may be an earlier replacement of another pod.
         if pod.uid not in known
         and pod.created >= int(deleted)
         # In a StatefulSet the replacement has the same name.
@@ -441,7 +441,7 @@ def _await(
     late = replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
-        # If a new pod is there then, it is waited for.
+        # A new pod that is there is waited for.
         until = gone or (again if now.monotonic < again else None)
         return Stop(f"{awaited} after {limits.patience:g} s", until)
     return Defer(f"{awaited} yet", unconfirmed if now.monotonic < unconfirmed else late)
@@ -461,17 +461,17 @@ def _held(
 ) -> dict[str, float]:
     """Find the pods that another client restarts, and since when.
 
-    A drain, or a new revision of the template; or an earlier leader, where the Lease does not say
-    so. Each is waited for no longer than for any replacement: its readiness may depend on something
-    else, its node may be lost, and a StatefulSet may be smaller now.
+    The client is a drain, a new revision of the template, or an earlier leader that is not in the
+    Lease. Such a pod is waited for no longer than any replacement: its readiness may depend on
+    something else, its node may be lost, and a StatefulSet may be smaller now.
     """
     held = {f"{name} is gone, and not back yet": since for name, since in gone.items()}
     seen = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
             seen[f"{pod.name} is in the mesh and is not Ready yet"] = now.monotonic
-    # At first sight of the pods it is unknown which of them went just before. The set
-    # may also begin with another number (spec.ordinals.start), so the wait is shorter.
+    # A new process does not know which pods went just before. The StatefulSet may also begin with
+    # another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
     gap = next((low + 1 for low, high in pairwise([-1, *ordinals]) if high > low + 1), None)
     if gap is not None:

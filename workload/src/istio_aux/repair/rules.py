@@ -1,7 +1,7 @@
 """What to do about a pod that may be outside its mesh: the decision of the repair controller.
 
-A pod is in the mesh by its sidecar, or because Istio's CNI has captured it. Which of them it should
-be is an input (`injection`). When its turn comes is decided in `rollout`.
+A pod is in the mesh by its sidecar, or because Istio's CNI has captured it. Which of both it should
+have is an input (`injection`). When the pod's turn comes is decided in `rollout`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class AwaitCapture(Reasoned, frozen=True):
 class ReportUnmeshed(Reasoned, frozen=True):
     """Do not restart the pod, which is not in its mesh; the reason says why not."""
 
-    # `MESH_UNKNOWN`: not known whether it should be, or whether it is.
+    # `MESH_UNKNOWN`: not known whether the pod should be in a mesh, or whether it is.
     code: Code = Code.NO_SIDECAR
-    waits: bool = False  # Whether it is decided again as soon as the injector is live.
-    doubted: bool = False  # Whether only the pod itself shows whether it is in an ambient mesh.
+    waits: bool = False  # Whether to decide again once the injector is live.
+    doubted: bool = False  # Whether only a probe of the pod can show if it is captured.
 
     @property
     def unmeshed(self) -> bool:
-        """Whether it should be in its mesh."""
+        """Whether the pod should be in its mesh."""
         return self.code is not Code.MESH_UNKNOWN
 
 
@@ -66,13 +66,13 @@ class Restart(Reasoned, frozen=True):
 
     @property
     def ambient(self) -> bool:
-        """Whether Istio's CNI has to capture the next one."""
+        """Whether Istio's CNI has to capture the next pod."""
         return self.code is Code.OUTSIDE
 
 
 RepairAction = Skip | AwaitCapture | ReportUnmeshed | Restart
 
-# Seconds for which a pod has an address, and is not captured, until it counts as outside. The CNI
+# Seconds after which an uncaptured pod with an address counts as outside its mesh. The CNI
 # tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
 # cni/pkg/nodeagent/informers.go setupHandlers).
 SETTLED = 30.0
@@ -89,11 +89,12 @@ def as_admitted(
     *,
     going: Collection[str] = (),
 ) -> tuple[Candidate, Expectation]:
-    """Return the pod as our admission would make it now, and whether that should be in the mesh.
+    """Return the pod with the label that our admission would add, and what the mesh does with that.
 
     ``labels`` are those of its namespace, which need not be selected: a pod of any namespace may
-    miss its sidecar. None: they are not known. ``expect`` says what Istio's injector would do. What
-    gets no sidecar may be captured by its CNI, in selected namespaces that are not ``going``.
+    miss its sidecar. None: they are not known. ``expect`` says what Istio's injector would do. A
+    pod without a sidecar may be ambient in selected namespaces, unless they are ``going``, that is
+    Terminating.
     """
     wish = structs.replace(pod.wish, around=labels)
     covered = applications.covers(wish.namespace, wish.application)
@@ -152,7 +153,7 @@ def _judge(
     settled: bool,
     listens: bool | None,
 ) -> RepairAction:
-    """Find out whether the pod is where it should be; see `decide`."""
+    """Find out whether the pod is in its mesh, if it should be; see `decide`."""
     if reason := next(_reasons_to_skip(pod, policy, expectation), None):
         return Skip(reason=reason)
     if expectation.expected is False:
@@ -206,7 +207,7 @@ def _judge_capture(
 def _reasons_to_skip(
     pod: Candidate, policy: RepairPolicy, expectation: Expectation
 ) -> Iterator[str]:
-    """Why the pod is left alone whether it should be in the mesh or not."""
+    """Yield why repair does nothing about the pod, whether it should be in the mesh or not."""
     if policy.race is RacePolicy.NONE:
         yield "race-policy: none"
     if pod.deleting:
@@ -215,19 +216,19 @@ def _reasons_to_skip(
         yield f"the pod is finished: phase {pod.phase}"
     if pod.names_proxy and pod.wish.injected:
         yield f"the pod has a container {PROXY}"
-    # Without these pods nothing could be repaired.
+    # Without these pods Juju could not repair the model.
     for label, value in _JUJU:
         if label.on(pod.wish.labels) and value in {None, label.get(pod.wish.labels)}:
             yield f"Juju needs the pod: label {label.name}"
     if policy.ours == Application(pod.wish.namespace, pod.wish.application):
         yield "the pod is one of istio-aux itself"
-    # A new pod would get no sidecar either; the expectation may be out of date. The CNI does not
-    # look at what a pod says of its sidecar.
+    # A new pod would get no sidecar either; the expectation may be out of date. The CNI ignores
+    # labels and annotations about injection.
     yield from pod.wish.never() if expectation.ambient else pod.wish.against()
 
 
 def _doubts(pod: Candidate) -> Iterator[str]:
-    """Why what the pod shows of its mesh may be its author's: the injector writes both or none."""
+    """Yield why its author may have written the pod's marks: the injector writes both or none."""
     if pod.too_much:
         yield (
             f"too much to judge: the pod has {pod.too_much} bytes of names and labels, not at most"
@@ -240,14 +241,14 @@ def _doubts(pod: Candidate) -> Iterator[str]:
 
 
 def _reasons_to_keep(pod: Candidate, owner: PodController, live: bool | None) -> Iterator[str]:
-    """Why an unmeshed pod is not restarted although the policy restarts pods."""
+    """Yield why an unmeshed pod is not restarted although the policy restarts pods."""
     if not live:
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.
         yield "the injector is not live" if live is False else "not known if the injector is live"
     if owner.obstacle:
         yield owner.obstacle
     if owner.is_job:
-        # What it has done is lost then, so its author decides when.
+        # A restart loses the work of its pods, so its author decides when.
         yield f"it is {with_article(owner.kind)}'s: {owner.again}"
     if pod.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.

@@ -1,8 +1,8 @@
-"""What is known: all pods that are watched, their controllers, and what earlier leaders left.
+"""The store of repair: watched pods, their controllers, and what earlier leaders left.
 
 `injection.expected` says which pods should have a sidecar, `rules.decide` what to do about one
-that has none. An event of a pod decides on that pod alone. What concerns many pods makes
-their decisions invalid, and they are decided on in batches.
+that has none. An event of a pod decides on that pod alone. A change that concerns many pods
+makes their decisions invalid, and they are decided on again in batches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from istio_aux.repair.rules import (
 
 
 class Recalled:
-    """Failures and replaced pods, by the key of the `PodOwner`. Both are bounded."""
+    """Failures and replaced pods of earlier leaders, by `PodOwner.key`; both are bounded."""
 
     def __init__(self, limits: RolloutLimits, clock: Clock) -> None:
         self._limits = limits
@@ -59,8 +59,8 @@ class Recalled:
     def update(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
         """Take what the Lease says now.
 
-        What is ``replaced`` is a state, so the last one counts. A failure is kept for its time: a
-        leader that knows of it may be unable to say so.
+        ``replaced`` is a state, so the newest counts. Failures stay until they expire, because the
+        leader that knows of them may be unable to write the Lease.
         """
         now = self._now()
         for key, created in failed.items():
@@ -84,18 +84,18 @@ class Recalled:
 
     @property
     def failures(self) -> dict[str, Failure]:
-        """The restarts that did not help, if that is not too long ago."""
+        """The restarts that did not help, and that have not expired."""
         now = self._now().monotonic
         return {key: failure for key, failure in self._failures.items() if now < failure.until}
 
     @property
     def replaced(self) -> dict[str, Replaced]:
-        """The pods that were being replaced, if that is not too long ago."""
+        """The pods that were being replaced, and that have not expired."""
         late = self._now().monotonic >= self._read + self._limits.unreplaced
         return {} if late else dict(self._replaced)
 
 
-_GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
+_GONE = 10  # Pods of a StatefulSet whose deletion is remembered, the last ones.
 _labels = msgspec.json.Decoder(dict[str, str])
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
@@ -122,7 +122,7 @@ class StoredPod:
 
     key: Key
     sidecar: Sidecar = Sidecar.UNKNOWN
-    replica: Replica = _UNSEEN  # As the rollout of its owner sees it, if it has one.
+    replica: Replica = _UNSEEN  # The pod as the rollout of its owner sees it, if it has one.
     action: RepairAction = _UNDECIDED
     owner: PodOwner | None = None
     application: str = ""
@@ -130,13 +130,13 @@ class StoredPod:
     deleting: bool = False
     has_sidecar: bool = False  # Whether Istio's proxy is beside a payload.
     labelled: bool = False  # Whether our admission would give the label to a new pod.
-    # All that decides. None if only a change of the pod can make it unmeshed.
-    bare: Candidate | None = None  # Without its labels.
-    labels: bytes = b""  # As JSON, which costs least.
+    # The stored pod without its labels; None if only an update of the pod can make it unmeshed.
+    bare: Candidate | None = None
+    labels: bytes = b""  # Its labels as JSON, which takes least memory.
 
     @property
     def candidate(self) -> Candidate | None:
-        """The pod; None if only a change of the pod can make it unmeshed."""
+        """The pod with its labels; None if only an update of the pod can make it unmeshed."""
         if self.bare is None:
             return None
         wish = msgspec.structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
@@ -145,19 +145,19 @@ class StoredPod:
 
 @dataclass(slots=True, eq=False)
 class PodOwner:
-    """A controller of pods. No API server checks that its UID is that of an object there."""
+    """A controller of pods. The API server does not check that an object has its UID."""
 
     namespace: str
     reference: OwnerReference
     pods: list[StoredPod] = field(default_factory=list[StoredPod])
     rollout: Rollout = IDLE
     step: Step | None = None  # None: none of its pods is to be restarted.
-    waiting: float | None = None  # Since when it waits for its turn (monotonic).
-    reported: bool = False  # Whether it was reported that its restarts have stopped.
+    waiting: float | None = None  # Since when the controller waits for its turn (monotonic).
+    reported: bool = False  # Whether the end of its restarts was reported.
     # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
     gone: dict[str, float] = field(default_factory=dict[str, float])
-    # Whether the next leader hears of its restart. It must not before the pods were read: a new pod
-    # that this process has not seen would count as the result of a restart that never was.
+    # Whether the Lease gets its restart. It must not before the pods were listed: the next leader
+    # would take a pod that this process has not seen for the result of a restart that never was.
     announced: bool = True
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class PodOwner:
 
     @property
     def key(self) -> str:
-        """Identifies it: its UID, among the objects of its namespace."""
+        """The key of the controller: its namespace and UID."""
         return f"{self.namespace}/{self.reference.uid}"
 
     @property
@@ -177,7 +177,7 @@ class PodOwner:
         """Return its pods that are not among ``pods``, which the API server has listed.
 
         Raises:
-            NotRestartedError: it has a pod that is not known, or one that another client deletes.
+            NotRestartedError: ``pods`` has one that is not known, or that another client deletes.
         """
         missing = {pod.key.uid: pod.key for pod in self.pods}
         ending = self.rollout.replacing.ending if self.rollout.replacing else ()
@@ -216,11 +216,11 @@ class PodStore:
         self._recorder = recorder
         self._woken = woken
         self.owners: dict[str, PodOwner] = {}
-        self._outdated: dict[str | None, None] = {}  # Namespaces; None: all.
+        self._outdated: dict[str | None, None] = {}  # Namespaces to decide on again; None: all.
         self._deciding = False
         self.control_planes, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
-        self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # The same.
+        self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # `pods`, by namespace.
         self.changed = OrderedDict[PodOwner, None]()
         self.captures = Captures(clock, settled)
 
@@ -228,10 +228,10 @@ class PodStore:
         """The pod exists and looks like this."""
         candidate = Candidate.of(resource)
         stored = self.pods.setdefault(candidate.key, StoredPod(candidate.key))
-        key = stored.key  # Each change brings an equal one: the first is kept, and no other.
+        key = stored.key  # Events bring equal keys, of which only the first is stored.
         candidate = msgspec.structs.replace(candidate, key=key)
         self._by_namespace[key.namespace][key] = stored
-        # Unless pods are restarted, the other pods of their controllers do not matter.
+        # Only restarts need the other pods of a controller.
         self._join(stored, candidate.owner if self._policy.race is RacePolicy.RESTART else None)
         stored.application = shared(candidate.wish.application)
         stored.has_sidecar = resource.has_sidecar
@@ -241,7 +241,7 @@ class PodStore:
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         wish = candidate.wish.admitted(self.applications, self._options.inject)
         expectation = UNKNOWN
-        # Nor does the CNI ask what a pod says of its sidecar.
+        # Such a pod may still be ambient: the CNI ignores labels about injection.
         if wish.asks is False:
             captured = ambient_by(wish.labels, self.namespaces.get(key.namespace, {}))
             expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
@@ -284,11 +284,11 @@ class PodStore:
         self.invalidate()
 
     def count(self, sidecar: Sidecar) -> int:
-        """How many pods have, or lack, their sidecar in this way."""
+        """How many pods are in this state."""
         return len(self.find(sidecar))
 
     def find(self, sidecar: Sidecar) -> list[StoredPod]:
-        """All pods with, or without, a sidecar like this."""
+        """All pods in this state."""
         return [pod for pod in self.pods.values() if pod.sidecar is sidecar]
 
     def sidecars(self, selected: Collection[str]) -> Counter[str]:
@@ -330,12 +330,12 @@ class PodStore:
         self._deciding = False
 
     def reread(self, resource: Pod) -> None:
-        """Keep a pod of which nothing is kept, as it was read."""
+        """Store the candidate of a pod that was read, if it has none."""
         if (stored := self.pods.get(resource.metadata.key)) and stored.bare is None:
             self.apply(resource)
 
     def reconsider(self, key: Key) -> None:
-        """Decide again on a pod, if it is there."""
+        """Decide again on a pod, if it is stored."""
         if stored := self.pods.get(key):
             self._decide(stored)
             self._woken.set()
@@ -352,10 +352,10 @@ class PodStore:
                 self._recorder.unhandled(stored.key)
 
     def _decide(self, stored: StoredPod) -> None:
-        """Decide on a pod by all that is known now."""
+        """Decide on a pod by the present state of the store."""
         if (candidate := stored.candidate) is None:
             return
-        stored.action = _UNDECIDED  # If this fails, nothing is done.
+        stored.action = _UNDECIDED  # If the decision fails, nothing is done.
         new, expectation = as_admitted(
             candidate,
             self.namespaces.get(stored.key.namespace),
@@ -385,7 +385,7 @@ class PodStore:
             self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=not action.waits)
 
     def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
-        """Queue a controller that has a pod to ``restart``, or had one."""
+        """Queue a controller if it has a pod to ``restart``, or had one."""
         if restart or owner.step is not None:
             self.changed[owner] = None
             self._woken.set()
@@ -400,7 +400,7 @@ class PodStore:
         return self.control_planes.expected(wish)
 
     def selected(self, namespace: str) -> bool:
-        """Whether a namespace is selected: it may be a tenant's."""
+        """Whether a namespace is selected."""
         return self._options.namespaces.matches(self.namespaces.get(namespace, {}))
 
     def forget(self, owner: PodOwner) -> None:

@@ -1,6 +1,6 @@
 """Sidecars that are not Istio's: containers of a new pod that become native sidecars.
 
-Those that option or annotation name, and those of `known_sidecars` where nothing speaks against it.
+The option or the annotation names them; those of `known_sidecars` need no name.
 
 A native sidecar is an init container that restarts always (KEP-753). It starts before the payload,
 and the kubelet ends it after the payload, so nothing has to quit it. A container that has a restart
@@ -26,19 +26,19 @@ from istio_aux.model.text import listed
 from istio_aux.start import patch
 
 _SHELLS = frozenset({"sh", "ash", "bash", "dash"})
-MOST = 50  # Containers that are changed: the API server moves one after the other.
+MOST = 50  # At most so many containers of a pod are converted: each takes a `move`.
 
 
 class Conversion(Struct, frozen=True):
-    """The operations, and why; an empty reason: no container is named."""
+    """Operations that convert containers, and the reason; it is empty if no container is named."""
 
     ops: tuple[patch.Op, ...] = ()
     reason: str = ""
-    warnings: tuple[str, ...] = ()  # For the author.
+    warnings: tuple[str, ...] = ()  # Shown to the author of the pod.
 
 
 def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True) -> Conversion:
-    """Make the named containers of a pod that is about to be created native sidecars, and `known`.
+    """Make native sidecars of a new pod's named containers, and of known ones if ``known``.
 
     The containers keep their order and come after the init containers. A bad annotation converts
     nothing.
@@ -87,11 +87,12 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
 
 
 def _known(pod: Pod) -> Iterator[SidecarRule]:
-    """Known sidecars that become native without a doubt: the pod is never worse off.
+    """Yield rules for known sidecars that are native by default, as no pod is worse off by that.
 
-    Not if the pod has a way of its own to end them: `quit-after`, a script, a payload that asks
+    None if the pod has a way of its own to end them: `quit-after`, a script, a payload that asks
     for their end (a native one would start again, which a Job counts), or Argo Workflows, which
-    signals them itself (3.6 signal.go). Nor beside a hook that may wait for the payload.
+    signals them itself (3.6 signal.go). A sidecar with a postStart hook is left out, too: the hook
+    may wait for the payload.
     """
     if pod.restart_policy == "Always" or workflow_node.on(pod.metadata):
         return

@@ -1,7 +1,7 @@
-"""Why a pod that ends is held where it could ask for a native sidecar: with that it would be worse.
+"""Why a pod that ends gets hold instead of a native sidecar: with that it would be worse off.
 
-It may fail, or be refused. Where Istio makes sidecars native unasked, only what fails for `certain`
-is changed: the harm that a classic proxy does to init containers is certain, too.
+The pod may fail, or be refused. Where Istio makes sidecars native unasked, a pod is changed only if
+it would fail for `certain`: a classic proxy certainly harms init containers, too.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from istio_aux.model.resources import Amounts
 from istio_aux.model.scripts import ends_its_proxy
 from istio_aux.model.text import UNDECODABLE
 
-MOST = 200  # Containers that are looked at.
+MOST = 200  # A pod with more containers is not judged.
 
 RAISES = "beside a native sidecar the pod needs more than is allowed"
 UNTRIED = "templates that were not tried"
 HURRIED = "its grace period is short"
-"""What reasons begin with, beside `scripts.ENDS`; the rest says where."""
+"""Beginnings of the reasons, as is `scripts.ENDS`; the rest names the container or the field."""
 
 
 def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
-    """Yield each reason, with a text such as ``what: where``."""
+    """Yield each reason against a native proxy, with a text such as ``what: where``."""
     if len(pod.containers) + len(pod.init_containers) > MOST:
         yield Remark(Code.TOO_MUCH, f"too much to judge: it has over {MOST} containers")
         return
@@ -51,10 +51,10 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
 
 
 def certain(pod: Pod, how: StartPolicy) -> str:
-    """Why a native proxy fails the pod for certain, and a classic one costs nothing; or empty.
+    """Why a native proxy surely fails the pod, and a classic one costs nothing; empty otherwise.
 
-    A restart of the proxy in each pod is too much for their Job. A classic proxy would let own init
-    containers start outside the mesh, and it runs on where istio-aux does not end it.
+    The Job fails if the proxy restarts once in each pod. With a classic proxy the pod's own init
+    containers would start outside the mesh, and it runs on where istio-aux does not end it.
     """
     if pod.restart_policy != "OnFailure" or how.job is None or not how.job.restarts:
         return ""
@@ -65,7 +65,7 @@ def certain(pod: Pod, how: StartPolicy) -> str:
 
 
 def asks(pod: Pod, how: StartPolicy) -> bool:
-    """Whether it depends on what the Job of the pod counts how the pod starts."""
+    """Whether the pod's start depends on what its Job counts, and that was not read yet."""
     if how.job is not None or not is_of_job(pod):
         return False
     strictest = msgspec.structs.replace(how, job=JobCounts(restarts=True))
@@ -75,19 +75,19 @@ def asks(pod: Pod, how: StartPolicy) -> bool:
 
 
 def is_of_job(pod: Pod) -> bool:
-    """Whether a Job of Kubernetes' own controls it: no other one's counts are read."""
+    """Whether a batch Job controls the pod; what other kinds count is not read."""
     return api_of(controller(pod.metadata)) is BATCH
 
 
 def own_init(pod: Pod) -> list[str]:
-    """The init containers that end, which start before a classic proxy."""
+    """The init containers that end; a classic proxy starts after them."""
     return [each.name for each in pod.init_containers if each.restart_policy != "Always"]
 
 
 def _raised(pod: Pod, how: StartPolicy) -> str:
-    """What a native sidecar raises above what is allowed, where a classic one does not."""
+    """Which amount is refused with a native sidecar, but not with a classic one; empty: none."""
     if not own_init(pod):
-        return ""  # Nothing ends before the containers start.
+        return ""  # Either kind of proxy needs as much then.
     try:
         own = resources.amounts(pod.spec.resources)
         proxy, _ = resources.size_of_proxy(pod, how.proxy)
@@ -103,10 +103,10 @@ def _raised(pod: Pod, how: StartPolicy) -> str:
 
 
 def _refusals(pod: Pod, how: StartPolicy, own: Amounts, needs: Amounts) -> Iterator[str]:
-    """Yield why the API server refuses a pod whose containers need so much.
+    """Yield why the API server refuses a pod whose containers need ``needs``.
 
     ``own`` is what the pod requests as a whole (KEP-2837): its containers must not request more
-    (k8s@1.36 core/validation validatePodResourceConsistency), and quotas count that instead.
+    (k8s@1.36 core/validation validatePodResourceConsistency), and quotas count ``own`` instead.
     """
     requests = {name: own[name] for name in own if name.startswith("requests.")}
     counted = {name: needs[name] for name in needs if name not in own}

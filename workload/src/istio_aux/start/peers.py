@@ -1,4 +1,4 @@
-"""Peer traffic: which ports of a new pod Istio's proxy receives, so that its peers reach the rest.
+"""Peer traffic: which ports of a new pod Istio's proxy receives. Peers reach the others directly.
 
 Workers of a distributed Job listen on ports that no Service declares. A client's proxy knows only
 the ports of Services, so it sends plaintext to these, which STRICT mTLS resets (istio

@@ -51,7 +51,7 @@ not end a pod that is deleted (kubernetes#116032): the quit controller has its p
 
 # What the injector adds beside the proxy (istio injection-template.yaml).
 
-FIRST = "/spec/containers/0"  # JSON Pointer.
+FIRST = "/spec/containers/0"  # JSON Pointer to the first container.
 HOOK_COMMAND = f"{FIRST}/lifecycle/postStart/exec/command"
 _ABSENT = f"no container is called {PROXY}"
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
@@ -67,13 +67,13 @@ class Plan(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
-    native: bool = False  # Whether its proxy will be native, or is.
-    job: OwnerReference | None = None  # Of the pod, if the plan depends on what that counts.
-    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # Its annotations.
+    native: bool = False  # Whether the pod's proxy is native, or will be.
+    job: OwnerReference | None = None  # The pod's Job, if the plan depends on what it counts.
+    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # Annotations to set.
 
 
 class _Order(NamedTuple):
-    """How the payload starts after the proxy, why, and what that takes."""
+    """How the payload starts after the proxy, the reason, and the changes for it."""
 
     reason: str
     started_with: str | None = None
@@ -84,11 +84,11 @@ class _Order(NamedTuple):
 
 
 Left = Callable[[Pod], str]
-"""Says why a new pod is left alone; empty if it is not."""
+"""Returns why admission leaves a new pod unchanged; empty if it does not."""
 
 
 def left_to_ambient(pod: Pod) -> str:
-    """Why an ambient mesh has the pod alone, by what the pod says itself; empty if it does not."""
+    """Why admission leaves the pod to an ambient mesh, by the pod alone; empty if it does not."""
     wish = Wish.of(pod)
     return "" if wish.asks else wish.ambient
 
@@ -100,10 +100,10 @@ def plan(
     requested: bool = False,
     left: Left = left_to_ambient,
 ) -> Plan:
-    """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
+    """Plan start order, native sidecars, inbound ports and label of a new pod.
 
-    ``requested``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
-    nothing, and one that is ``left`` alone for a reason neither.
+    ``requested``: the pod's application asks for a sidecar. A pod gets no change if ``how.pods``
+    does not match its labels, or if ``left`` returns a reason.
     """
     if not how.pods.matches(pod.labels):
         return Plan(ops=(), reason=how.pods.mismatch)
@@ -169,7 +169,7 @@ def plan(
 
 
 def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Iterator[Remark]:
-    """Yield what a pod loses by its sidecar: its network at its end, or its admission."""
+    """Yield what a sidecar costs the pod: its network while it ends, or its admission."""
     if not native and (lost := ending.cut_off(pod)):
         yield Remark(Code.CUT_OFF, lost)
     if small := resources.too_small(pod, native=native, proxy=how.proxy):
@@ -177,14 +177,14 @@ def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Iterator[Remark]:
 
 
 def bad_values(pod: Pod) -> tuple[Remark, ...]:
-    """What is wrong with the pod's own annotations about its start, and what nothing reads."""
+    """Remarks on bad values of the pod's start annotations, and on keys that nothing reads."""
     _, bad = own_mode(pod)
     _, closed = peers.inbound_ports(pod, Peers.MESH)
     return (*bad, *closed, *unread(pod.metadata))
 
 
 def own_mode(pod: Pod) -> tuple[StartMode | None, tuple[Remark, ...]]:
-    """The start mode of the pod's own annotation, and what is wrong with that."""
+    """The start mode of the pod's own annotation, and remarks if its value is bad."""
     try:
         return _mode.of(pod.metadata), ()
     except BadValueError as error:
@@ -202,7 +202,7 @@ def before_injection(pod: Pod) -> Pod:
     added = {PROXY, *ISTIOS_INIT}
     kept = {**(pod.metadata.annotations or {})}
     kept.pop(INJECTED, None)
-    if kept.pop(NOT_NATIVE, None) is not None:  # Then admission has asked for a classic one.
+    if kept.pop(NOT_NATIVE, None) is not None:  # Admission asked for a classic proxy.
         kept.pop(NATIVE_SIDECAR, None)
     return msgspec.structs.replace(
         pod,
@@ -233,7 +233,7 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
 
 
 def effective_start(pod: Pod) -> str | None:
-    """Say what admission asked for, None for nothing, and why it has no effect if that is so."""
+    """Say which start order admission asked for, and why it has no effect, if so; None: none."""
     match start_order.get(pod.metadata):
         case None:
             return None
@@ -253,7 +253,7 @@ def effective_start(pod: Pod) -> str | None:
 
 
 def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
-    """Plan for an injected pod what the injector does for hold; None if that cannot work; and why.
+    """Return the operations of hold for an injected pod, None if it cannot work; and the reason.
 
     The proxy becomes the first container and gets the postStart hook. If the mesh configures a
     lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
@@ -274,7 +274,7 @@ def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
 
 
 def _wait(pod: Pod) -> list[str]:
-    """The command of the hook. A proxy that is started again may give up and try again."""
+    """The command of the hook. A proxy that the kubelet restarts may time out and try again."""
     if pod.restart_policy == "Always":
         return [*WAIT]
     return [*WAIT, f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"]
@@ -294,13 +294,13 @@ def _hook(proxy: Container, wait: list[str]) -> tuple[patch.Op, ...] | None:
 
 
 def _longer(pod: Pod) -> tuple[patch.Op, ...]:
-    """Have the hook that Istio gave the proxy, which is first then, wait as long as ours."""
+    """Make Istio's hook wait as long as ours; the proxy is the first container then."""
     proxy = next(each for each in pod.containers if each.name == PROXY)
     hook = proxy.lifecycle and proxy.lifecycle.post_start
     wait = _wait(pod)
     if not (hook and hook.executes and hook.executes.command == WAIT) or wait == [*WAIT]:
         return ()
-    return (patch.Add(HOOK_COMMAND, wait),)  # It replaces the member, which is there.
+    return (patch.Add(HOOK_COMMAND, wait),)  # `add` replaces the member that is there.
 
 
 def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
@@ -357,12 +357,12 @@ def _unasked(
     own: StartMode | None,
     merge: proxy_config.Merge,
 ) -> _Order:
-    """Leave the start to Istio, which makes the proxy native: without us it would be, too."""
+    """Leave the start to Istio, which makes the proxy native with or without istio-aux."""
     if own is not StartMode.NATIVE and (against := not_native.certain(pod, how)):
         order = _hold(pod, merge, against)
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)}
         return order._replace(writes={**classic, **order.writes})
-    # What is not known is no news to the author.
+    # The author is not warned about what is only unknown.
     known = msgspec.structs.replace(
         how,
         job=how.job or JobCounts(),
@@ -377,14 +377,14 @@ def _unasked(
 
 
 def _although(against: Remark | None, why: str) -> tuple[str, ...]:
-    """Warn the author of a pod whose proxy is native, which something speaks against."""
+    """Warn the author if the proxy is native although there is a reason ``against`` it."""
     if against is None:
         return ()
     return (str(against._replace(text=f"native, {why}, although {against.text}")),)
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
-    """Native is for pods that end, or work on for long after SIGTERM, and for those that ask."""
+    """Whether native comes first: the pod ends, has a long grace period, or its author asks."""
     if own is StartMode.NATIVE:
         return True
     mode = own or how.mode
@@ -401,7 +401,7 @@ def _hold(
     *,
     warnings: tuple[str, ...] = (),
 ) -> _Order:
-    """Hold; ``against`` says why the proxy is not to be native, if so."""
+    """Ask for hold; ``against`` is the reason against a native proxy, if there is one."""
     reason, because = merge.reason, dict[str, str]()
     if against:
         if names := not_native.own_init(pod):
@@ -419,7 +419,7 @@ def _native(
     how: StartPolicy,
     warnings: tuple[str, ...],
 ) -> _Order:
-    """Ask for a native sidecar, unless the author says no to hold.
+    """Ask for a native sidecar, unless the author declines hold and does not ask for native.
 
     The author's text stays, with a warning if Istio refuses it.
     """
@@ -444,10 +444,10 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
     reason = "the sidecar is already injected"
     if pod.has_native_proxy:
         reason += ", as a native one"
-        # Ours, from before Istio was called: hold has no effect in a native sidecar.
+        # Our own annotation, from before Istio ran: hold has no effect in a native sidecar.
         asked = start_order.get(pod.metadata) == "hold"
         return _Order(reason, "native" if asked else None, native=True)
-    if not merge.holds:  # Then there is no text to add either.
+    if not merge.holds:  # The annotation gets no new text then, either.
         return _hold(pod, merge)
     ops, held = hold(pod)
     reason += f": {held}"

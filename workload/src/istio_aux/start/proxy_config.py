@@ -24,7 +24,7 @@ HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto n
 # Bounds on what is parsed, so that it delays other reviews little. Real texts are far smaller.
 _MAX_LENGTH = 16 * 1024
 _MAX_DEPTH = 100  # libyaml's scanner takes time quadratic in the depth.
-_MAX_EVENTS = 1000  # Each takes 10 us, and 16 KiB may have 16,000. A real text has a hundred.
+_MAX_EVENTS = 1000  # An event takes 10 us; 16 KiB may have 16,000, a real text has a hundred.
 
 _config = Annotation(ANNOTATION, str, "YAML", longest=_MAX_LENGTH)
 
@@ -64,12 +64,12 @@ class _TooLongError(yaml.YAMLError):
 
 
 def read(pod: Pod) -> Merge:
-    """Do what `hold` does with the annotation of a pod; one that is too long is left alone.
+    """Do what `hold` does with the annotation of a pod; a text that is too long stays.
 
-    Nor is a pod held whose status port is 0: Envoy asks it for the hook, which fails after a minute
-    beside Istio 1.31. Then the proxy ends, and the payload has no network. Only its own annotation
-    says so: Istio refuses a text with 0 (istio inject/validate.go validateProxyConfig), and a
-    mesh-wide 0 reaches no agent (istio template.go cleanProxyConfig).
+    A pod with status port 0 is not held: Envoy asks that port for the hook, which fails after a
+    minute beside Istio 1.31. Then the proxy ends, and the payload has no network. Only the port's
+    annotation sets 0: Istio refuses a text with 0 (istio inject/validate.go validateProxyConfig),
+    and a mesh-wide 0 reaches no agent (istio template.go cleanProxyConfig).
     """
     try:
         merge = hold(_config.of(pod.metadata))

@@ -33,7 +33,7 @@ _HEAD = re.compile(
     rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1",'
     rb'"request":\{"uid":"([0-9a-f-]{36})"'
 )
-"""How the API server begins a review. This alone is read of one that cannot be decoded."""
+"""How the API server begins a review. Nothing else is read of one that cannot be decoded."""
 
 
 class GroupVersionKind(Struct, frozen=True):
@@ -66,14 +66,14 @@ class Outcome(StrEnum):
 
     NATIVE = "native"
     HOLD = "hold"
-    MOVED = "moved"  # Hold, for a pod that Istio had injected already.
+    MOVED = "moved"  # Istio had injected the pod already; it gets hold.
     LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
-    DIRECT = "direct"  # Only which ports its proxy receives.
-    SIDECARS = "sidecars"  # Only that other sidecars are native.
-    CLASSIC = "classic"  # Only that its proxy is not native.
-    LONGER = "longer"  # Only that the hook of its hold waits longer than Istio's.
+    DIRECT = "direct"  # Only the inbound ports of its proxy change.
+    SIDECARS = "sidecars"  # Only other sidecars become native.
+    CLASSIC = "classic"  # The pod only asks for a classic proxy.
+    LONGER = "longer"  # Only the hook of its hold waits longer.
     UNCHANGED = "unchanged"
-    MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
+    MALFORMED = "malformed"  # The pod is allowed with a warning: only the uid could be read.
 
 
 class ReviewResult(Struct, frozen=True):
@@ -85,7 +85,7 @@ class ReviewResult(Struct, frozen=True):
     outcome: Outcome
     reason: str
     warnings: tuple[str, ...] = ()
-    job: OwnerReference | None = None  # That of the plan.
+    job: OwnerReference | None = None  # The Job of the plan.
 
 
 class _AdmissionReview(Struct, frozen=True):
@@ -135,7 +135,7 @@ def answer(
 
 
 def leave(body: bytes, why: Malformed) -> ReviewResult:
-    """Allow a pod as it is whose review cannot be processed; raises ``why`` if there is no uid."""
+    """Allow the pod unchanged if its review cannot be processed; raises ``why`` without a uid."""
     uid = why.uid or _uid(body)
     if not uid:
         raise why
@@ -153,7 +153,7 @@ def decode(body: bytes) -> Request:
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
         review = _review_decoder.decode(body)
-    except UNDECODABLE as error:  # Pods have 13 levels, or what authors write.
+    except UNDECODABLE as error:  # A pod has 13 levels; authors may write more.
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise Malformed(f"malformed AdmissionReview: {why}", _uid(body)) from error
     request = review.request
@@ -169,7 +169,7 @@ def decode(body: bytes) -> Request:
 
 
 def too_much(body: bytes) -> str | None:
-    """Say what of a review, or of a manifest, would take too long; None if nothing would."""
+    """Say which part of a review or a manifest takes too long to decode; None if none does."""
     if (size := len(body)) <= _SMALL:
         return None
     if size > _MAX_BODY:
@@ -177,7 +177,7 @@ def too_much(body: bytes) -> str | None:
     # Strings may contain braces and commas, too, but few texts consist of them.
     if (objects := body.count(b"{")) > _MAX_OBJECTS:
         return f"has {objects} objects, and {_MAX_OBJECTS}"
-    if (values := body.count(b",")) > _MAX_VALUES:  # Such as numbers.
+    if (values := body.count(b",")) > _MAX_VALUES:  # Numbers count, too.
         return f"has {values} values, and {_MAX_VALUES}"
     if (quotes := body.count(b'"')) > 2 * _MAX_STRINGS:
         strings = (quotes - body.count(b'\\"')) // 2  # Quotes inside strings are escaped.

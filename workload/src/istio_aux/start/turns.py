@@ -1,7 +1,7 @@
-"""Whose review, or step of a handshake, is worked on next.
+"""Which review, or step of a TLS handshake, is handled next.
 
-One is worked on in a turn of the event loop, and after one that took long some turns have none. In
-each all sockets are read, so that the next one is chosen among all.
+The event loop handles one in each iteration, and none in some iterations after a slow one. Every
+iteration reads all sockets, so the next one is chosen among all that have arrived.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TypeVar
 from istio_aux.serving import ADDRESSES, Peer
 
 PROMPT, PAUSES = 0.0005, 20
-"""Seconds of work for each turn of the event loop without any, and the most of these turns. A
-handshake and a request need a dozen."""
-SHARE = 0.1  # Of the last review, in how long those of an address take.
+"""Each `PROMPT` seconds of work are followed by one iteration of the event loop without work, up to
+`PAUSES` of them. A handshake and a request need a dozen iterations."""
+SHARE = 0.1  # The weight of the last review in the average time of its address.
 
 K = TypeVar("K")
 
@@ -31,17 +31,17 @@ class Turns:
     def __init__(self, known: Container[str] = ()) -> None:
         """``known`` are addresses of API servers."""
         self._known = known
-        self._waiting: dict[asyncio.Future[None], str] = {}  # With the address of each.
+        self._waiting: dict[asyncio.Future[None], str] = {}  # Each with its client's address.
         self._passing: asyncio.Task[None] | None = None
         self._pauses = 0
-        # Of each address: how long its reviews take, and how many addresses were before it.
+        # By address: how long its reviews take, and how many addresses came before it.
         self._lately = OrderedDict[str, tuple[float, float]]()
         self._number = count()
         self._rule, self._spent = 0, [0.0, 0.0, 0.0]
 
     @asynccontextmanager
     async def turn(self, peer: Peer, *, review: bool = False) -> AsyncGenerator[None]:
-        """Wait until ``peer`` may be worked for; the context has no other wait."""
+        """Wait until it is the turn of ``peer``; the body of the context awaits nothing."""
         turn = peer.turn = asyncio.get_running_loop().create_future()
         self._waiting[turn] = peer.address
         if not self._passing or self._passing.done():
@@ -49,8 +49,8 @@ class Turns:
         try:
             await turn
         finally:
-            self._waiting.pop(turn, None)  # It is there yet if its client has left.
-        began = time.thread_time()  # Not what other processes took meanwhile.
+            self._waiting.pop(turn, None)  # The future is still there if its client has left.
+        began = time.thread_time()  # CPU time, so other processes do not count.
         try:
             yield
         finally:
@@ -60,11 +60,11 @@ class Turns:
             self.spend(peer.address, took, review=review)
 
     def choose(self, waiting: Mapping[K, str]) -> K:
-        """Return whose turn it is, of those that wait and their addresses, the oldest one first.
+        """Return whose turn it is; ``waiting`` has clients and addresses, the oldest first.
 
-        Three rules have a third of the time each. It is the one that has waited longest: many cheap
-        ones delay none for long. It is of the address whose reviews take least. It is of an API
-        server, or of the address that was there before all others, as before there is an attack.
+        Three rules get equal CPU time. The first chooses who has waited longest, so that many cheap
+        reviews delay none for long. The second chooses the address whose reviews take least time.
+        The third chooses API servers, then the address known longest, as from before an attack.
         Equal shares would not do: an API server has one address, an attacker as many as pods.
         """
         self._rule = self._spent.index(min(self._spent))
@@ -79,7 +79,7 @@ class Turns:
         )
 
     def spend(self, address: str, seconds: float, *, review: bool = True) -> None:
-        """What was chosen took so long; what reviews of its ``address`` take is remembered."""
+        """Charge the rule that chose last, and remember how long reviews of ``address`` take."""
         self._spent[self._rule] += seconds
         if review:
             takes, number = self._lately.pop(address, (seconds, next(self._number)))
@@ -92,8 +92,8 @@ class Turns:
             turn = self.choose(self._waiting)
             del self._waiting[turn]
             self._pauses = 0
-            if not turn.done():  # Else its client has left in this turn of the event loop.
+            if not turn.done():  # Else its client has just left.
                 turn.set_result(None)
-            await asyncio.sleep(0)  # It is worked on.
+            await asyncio.sleep(0)  # It is handled now.
             for _ in range(self._pauses):
                 await asyncio.sleep(0)

@@ -38,8 +38,8 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 POLL = 2.0  # Seconds between two readings of the files.
-PATIENCE = 1.0  # Seconds for the Job of a pod: the API server waits for 3 s.
-KNOWN = 86400.0  # Seconds for which an address is known as an API server's; then it is asked again.
+PATIENCE = 1.0  # Seconds to read the Job of a pod: the API server waits for 3 s.
+KNOWN = 86400.0  # Seconds that an address counts as an API server's after a review showed it.
 
 
 class CertificateError(Exception):
@@ -86,7 +86,7 @@ class Certificate:
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")  # Of TLS 1.2: none with CBC (RFC 9325).
+        context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")  # TLS 1.2 without CBC (RFC 9325).
         # The API server speaks HTTP/1.1 to webhooks (apimachinery util/net/http.go).
         context.set_alpn_protocols(["http/1.1"])
         certificate, key = self._files
@@ -111,13 +111,13 @@ def _fingerprint(file: Path) -> str:
     return ""
 
 
-MUTATE, INJECT = "/mutate", "/inject"  # How a pod starts; that it asks for a sidecar, too.
+MUTATE, INJECT = "/mutate", "/inject"  # The second adds the label for a sidecar, too.
 JSON = "application/json"
 
 # Bytes of a body. The API server accepts objects of 3 MiB, and etcd stores 1.5 MB.
 BODY = 4 << 20
 
-# How an error answer is counted.
+# The outcome that counts an error answer, by its HTTP status.
 _OUTCOMES = {
     400: "malformed",
     404: "not-allowed",
@@ -149,7 +149,7 @@ class AdmissionWebhook:
         word: str = probe_rules.WORD,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
     ) -> None:
-        """Prepare to `listen`; `plan.plan` has ``how`` and ``left``.
+        """Prepare to `listen`; see `plan.plan` for ``how`` and ``left``.
 
         A review with ``word`` in it comes from an API server.
         """
@@ -177,7 +177,7 @@ class AdmissionWebhook:
         self._word = word.encode()
         self._known = set[str]()  # Addresses of API servers.
         self._limits, self._turns = limits, Turns(self._known)
-        self._client, self._slots = client, Slots(8, 0.01)  # For Jobs; seconds that one takes.
+        self._client, self._slots = client, Slots(8, 0.01)  # To read Jobs, in about 10 ms each.
 
     async def listen(
         self,
@@ -252,7 +252,7 @@ class AdmissionWebhook:
         return web.Response(body=answer.body, content_type=JSON)
 
     def _know(self, address: str) -> None:
-        """It is an API server's, for so long; then it may be another client's."""
+        """Count ``address`` as an API server's for `KNOWN` seconds; later a client may have it."""
         if address not in self._known:
             _log.info("%s is an API server's", address, extra={"event": "api-server"})
             self._known.add(address)
@@ -269,7 +269,7 @@ class AdmissionWebhook:
         return bytes(body)
 
     async def _counts(self, namespace: str, job: OwnerReference) -> JobCounts:
-        """What a Job counts; what is not known in time keeps a proxy from being made native."""
+        """Read what a Job counts. If that takes too long, the proxy is not made native."""
         try:
             async with asyncio.timeout(PATIENCE), self._slots.take(namespace, node=""):
                 found = await actions.read_job(self._client, namespace, job)
