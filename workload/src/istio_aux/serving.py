@@ -291,7 +291,10 @@ class _Tls(sslproto.SSLProtocol):
             super().connection_made(cast("Any", transport))
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: bytes arrived. Those of a handshake cost most, and wait for their turn."""
+        """asyncio: bytes arrived. A step of a handshake costs as much as a review: it takes turns.
+
+        Reading is paused meanwhile, so that `_ssl_buffer` is not written again.
+        """
         connection = cast("Connection", self._app_protocol)
         if connection.waits_for == "handshake":
             cast("asyncio.Transport", self._transport).pause_reading()

@@ -33,7 +33,8 @@ from istio_aux.model.wish import Wish
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 WORD = secrets.token_hex(16)
-"""Of this process, in all its pods. A client of our webhook that knows it is an API server."""
+"""A random word of this process, which its dry runs carry. A client that sends our webhook a review
+with that word is an API server. No log line of ours may contain it."""
 
 _SMALL = {"cpu": "1m", "memory": "4Mi"}
 CONTAINER = {

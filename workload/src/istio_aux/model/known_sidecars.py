@@ -34,6 +34,7 @@ class Known(NamedTuple):
 
 _QUIT = "/quitquitquit"
 _FLAG = "its flag --quitquitquit"
+# The patterns take linear time, and `sidecars.is_off` bounds the text that they read.
 # Only in Google's image: others may have their own entrypoint. The switch is off unless a flag, a
 # variable or a file turns it on (cmd/root.go loadConfig). A reference may be any flag.
 _GOOGLES = r"(?m)\A\S*/{0}-connectors/{1}(?::[^\s/]*)?\n(?:(?:\S*/)?{1})?$"
