@@ -3,31 +3,48 @@
 The commands read a cluster by the settings in the annotation of our webhook configuration. Then the
 controllers of `serve` run with these settings until nothing is left to do, and it is compared what
 became of each pod.
+
+Of every pod that tests have, it is compared what each way to ask says, now and an hour later. There
+the tasks of `serve` are taken by hand, so that all of them go by one clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 from aiohttp import web
-from istio_aux.model.documents import whole
+from istio_aux.injector.watcher import survey
+from istio_aux.model import answers, kubelet, webhooks
+from istio_aux.model import pod as pods
+from istio_aux.model.documents import Document, read, whole
 from istio_aux.model.names import LOCAL_SETTINGS
 from istio_aux.model.policy import QuitLimits
+from istio_aux.quit import facts, rules
+from istio_aux.quit import task as tasks
+from istio_aux.quit.state import Due, PodState
 from istio_aux.settings import OPTIONS, read_published
 from istio_aux.wiring import Wiring
+from lab.nightly import NIGHT, NIGHTLY
 from msgspec.structs import replace
+from oracle.pods import pod as oracles
 from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
 from unit.injecting import ENABLED
-from unit.rules.pods import RUNNING, exited
+from unit.rules.pods import RUNNING, exited, moment
 from unit.screens import Ask, install, objects, put_pod
 from unit.test_cli_unmeshed import Istio
+from unit.test_repair_properties import generated
 
 SELECTED = {**ENABLED, "io.datastrophic/istio-aux": "enabled"}
 PROFILE = {**ENABLED, "app.kubernetes.io/part-of": "kubeflow-profile"}
@@ -36,6 +53,7 @@ NAMESPACES = {
     "plain": ENABLED,
     "profile": PROFILE,
     "disabled": {**PROFILE, "io.datastrophic/istio-aux": "disabled"},
+    "ambient": {"io.datastrophic/istio-aux": "enabled", "istio.io/dataplane-mode": "ambient"},
 }
 DONE, NOW = exited(0), exited(0, at=datetime.now(UTC).isoformat())
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
@@ -146,8 +164,11 @@ async def served(api: Istio, told: dict[str, Any], folder: Path) -> tuple[Judged
             await stack.enter_async_context(background(work()))
         await until(lambda: is_settled(wired), "nothing is left to do", within=60)
         found = {(f"{pod.namespace}/{pod.name}", pod.state) for pod in whole(wired.pods())[0]}
-        troubled = whole(wired._quit.survey())
-        would = {f"{p.namespace}/{p.name}" for state, p in troubled if state == "would quit"}
+        would = {
+            f"{pod.namespace}/{pod.name}"
+            for state, pod in whole(wired._quit.survey())
+            if state == "would quit"
+        }
         await wired.hand_over(0)
     judged = {name: state for name, state in found if state != "unmeshed"}
     judged |= dict.fromkeys(would, "would quit")
@@ -196,6 +217,195 @@ async def test_serve_does_what_explain_and_audit_say(case: str, ask: Ask, tmp_pa
         for pod in audited if pod["state"] == "blocked" and not pod["left_out"]
     }  # fmt: skip
     assert {name: what for name, what in said.items() if what} | blocked == judged
-    lacking = {f"{pod['namespace']}/{pod['name']}" for pod in audited if pod["state"] == "unmeshed"}
-    assert lacking == unmeshed
+    assert unmeshed == {
+        f"{pod['namespace']}/{pod['name']}" for pod in audited if pod["state"] == "unmeshed"
+    }
     assert {pod["installation"] for pod in explained} == {told.get("lease", "istio-aux-here")}
+
+
+TESTS = Path(__file__).parents[1]
+FIRST, GENERATED = (NIGHT << 12, 4_000) if NIGHTLY else (0, 2_000)
+BEGIN = datetime(2026, 11, 21, 8, 16, 45, tzinfo=UTC)  # Right after most pods changed.
+NOTHING: dict[str, Any] = {"reason": "", "left_out": ""}
+
+
+def pods_in(value: Any) -> Iterator[dict[str, Any]]:
+    """The pods of a module's tables, or of a document, as JSON."""
+    match value:
+        case pods.Pod():
+            yield msgspec.json.decode(msgspec.json.encode(value))
+        case {"metadata": _, "spec": {"containers": _}, "status": {"phase": _}}:
+            yield value
+        case object(pytestmark=[*marks]):  # A test with a table.
+            yield from pods_in([mark.args for mark in marks])
+        case dict() | list() | tuple():
+            for each in cast("Any", value.values() if isinstance(value, dict) else value):
+                yield from pods_in(each)
+
+
+def every_pod() -> Iterator[dict[str, Any]]:
+    """The pods of the rules' tables, of the recordings and of the generators, in all namespaces."""
+    files = [*TESTS.glob("data/**/*.json*"), *TESTS.glob("data/**/*.yaml")]
+    every = [
+        *(
+            vars(import_module(f"unit.rules.{it.stem}"))
+            for it in TESTS.glob("unit/rules/test_*.py")
+        ),
+        *(
+            json.loads(it.body)
+            for file in files
+            for it in read(file.read_bytes())
+            if isinstance(it, Document)
+        ),
+        *(generated(n) if n % 2 else oracles(1, n) for n in range(FIRST, FIRST + GENERATED)),
+    ]
+    for number, pod in enumerate(pods_in(every)):
+        yield {
+            **pod, "spec": {**pod["spec"], "nodeName": "node-1"}, "metadata": {
+                "creationTimestamp": "2026-11-21T08:16:20Z", **pod["metadata"],
+                "name": f"pod-{number}", "uid": f"u-{number}",
+                "namespace": [*NAMESPACES][number % len(NAMESPACES)],
+            },
+        }  # fmt: skip
+
+
+def act(wired: Wiring, state: PodState, due: Due, pod: pods.Pod) -> None:
+    """What is done about a pod whose agent refuses, and is ready unless its pod is deleted."""
+    scope, recorder, now = wired._scope, wired._quit._recorder, wired._quit._clock()
+    state.task = task = tasks.Task(state, due)
+    action = task.awake(scope, now)
+    if isinstance(action, tasks.Look):
+        action = task.looked(facts.PodFacts(pod, scope.policy), scope, now)
+    if isinstance(action, tasks.Ask):
+        action = task.asked(due == "held", scope)
+    if isinstance(action, tasks.End) and action.outcome:
+        recorder.ended(state, task, action)
+    for _ in range(tasks.STUCK_AFTER if isinstance(action, tasks.Send) else 0):
+        task.failed("refused", scope)
+        recorder.failed(state, task)
+
+
+def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the other has the same finding, and its reason is that of the one, or has more."""
+    return (
+        one.get("state") == other.get("state")
+        and one.get("code") == other.get("code")
+        and one["reason"].removeprefix(rules.FINISHED) in other["reason"]
+    )
+
+
+def agreeing(
+    finding: dict[str, Any],
+    explained: dict[str, Any],
+    verdict: dict[str, Any],
+    shown: dict[str, Any],
+    notes: dict[str, str],
+    *,
+    lasts: bool,
+    told: bool,
+) -> dict[str, bool]:
+    """Who says the same of a pod as `audit`; ``lasts``: what may pass has not passed."""
+    state, hangs = finding.get("state"), finding.get("action") != "report"
+    listed = state in answers.STATES and not finding["left_out"] and (hangs or state != "stuck")
+    return {
+        # Lists have the pods that failed in the last hour.
+        "explain": alike(finding, explained)
+        or (lasts and not state and explained["state"] == "failed"),
+        "quit": "the grace period" in verdict["reason"]
+        or (verdict["outcome"] == "would-free") == (state == "stuck" and not finding["by"]),
+        "its reason": state not in {"blocked", "lost", "unstarted"}
+        or finding["reason"].startswith(verdict["reason"]),
+        # What may pass is not listed at first: `serve` has not seen it for long.
+        "/pods": alike(finding if listed else NOTHING, shown)
+        or (state in {"blocked", "unstarted"} and not (lasts or shown["reason"])),
+        "codes of Events": notes.keys() <= {*explained.get("codes", ()), "ProxyQuitDryRun"},
+        "Event": not (listed and told)
+        or (state == "stuck" and finding["code"] in notes)
+        or shown["reason"] in notes.get(finding["code"], ""),
+    }
+
+
+def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(each["namespace"], each["name"]): each for each in found}
+
+
+@pytest.mark.parametrize("case", CASES if NIGHTLY else ["defaults"])
+async def test_all_say_the_same_of_a_pod_now_and_an_hour_later(
+    case: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, asked = read_published(json.dumps(CASES[case]))
+    quiet = not {"restart", "delete"} & {*map(str, CASES[case].values())}
+    notes, bad = defaultdict[tuple[str, str], dict[str, str]](dict), list[object]()
+
+    def emit(about: Any, _: str, *, reason: str, note: str, code: str = "", **_more: Any) -> None:
+        notes[about.namespace, about.name][code or reason] = note
+
+    async with Istio() as api:
+        await fill(api, CASES[case])
+        api.put(
+            "nodes",
+            {
+                "metadata": {"name": "node-1"},
+                "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
+            },
+        )
+        for body in every_pod():
+            api.put("pods", body)
+        known = {
+            pod.metadata.key: pod for pod in (pods.convert(it.object) for it in api.list("pods"))
+        }
+        # By a Lease that it does not hold: nothing begins by itself.
+        wired = Wiring(
+            replace(settings, lease=settings.lease or ("team", "lease")),
+            api.access(),
+            clock=lambda: now,
+        )
+        monkeypatch.setattr(wired._events, "emit", emit)
+        for name, labels in NAMESPACES.items():
+            wired._around.namespaces.apply(
+                webhooks.Namespace(metadata=pods.Metadata(name=name, labels=labels))
+            )
+        async with wired.client:
+            wired._control_planes_changed((await survey(wired.client))[0])
+        wired._ask(asked)
+        wired._repair.lead(True)
+        wired._quit._recorder.leading, wired._quit._kubelets["node-1"] = True, kubelet.OBEYS
+        monkeypatch.setattr("istio_aux.kube.clock.time", SimpleNamespace(time=lambda: now.wall))
+        for after in (0, 3630):  # A network that is made in that hour is `SETTLED` then.
+            for seconds in (0.8 * after, after):  # So what begins in that hour lasts for a while.
+                now = moment(BEGIN, seconds)
+                wired._scope.leading = False
+                for pod in known.values():
+                    if pod.status.phase not in {"Succeeded", "Failed"}:
+                        wired._quit.apply(pod)
+                        wired._repair.store.apply(pod)
+                await wired._repair.store.catch_up()
+                wired._scope.leading = True
+                for key, state in wired._quit.known.items():
+                    if due := state.due(wired._scope):
+                        act(wired, state, due, known[key])
+            served = by_name([msgspec.to_builtins(each) for each in whole(wired.pods())[0]])
+            explained, audited, quits, checked = [
+                objects(await ask(api, *words, "-o", "json"))
+                for words in (["explain", "-A"], ["audit"], ["quit", "-A", "pods"], ["check"])
+            ]
+            found, verdicts = by_name(audited), by_name(quits)
+            bad += (
+                (after, key, door)
+                for key, pod in by_name(explained).items()
+                if key[1] not in {"fresh", "own-grace"}  # Their payloads end while this runs.
+                for door, agrees in agreeing(
+                    found.get(key, NOTHING), pod, verdicts[key], served.get(key, NOTHING),
+                    notes[key], lasts=bool(after), told=bool(after) and quiet,
+                ).items()
+                if not agrees
+            )  # fmt: skip
+            counted = {
+                int(count)
+                for count, _, of in (it["what"].partition(" ") for it in checked)
+                if of.startswith(("lack the sidecar", "are finished, and"))
+            }
+            codes = Counter(it["code"] for it in audited if not it["left_out"])
+            wrong = counted ^ {codes["IA0101"], codes["IA0105"] + codes["IA0106"]} - {0}
+            bad += ((after, "check", number) for number in wrong)
+    assert bad == []

@@ -32,7 +32,7 @@ from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import NO_COMMAND, Command, listed, printable, printable_json
 from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
-from istio_aux.quit.rules import Action, Ignore, Quit, Wait
+from istio_aux.quit.rules import Action, Quit, Report, Wait
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     SETTLED,
@@ -311,12 +311,14 @@ def outside(
 
 def state_of(pod: Pod, decision: Action) -> State | None:
     """The state of a pod; None when all is well."""
-    phase = pod.status.phase  # The quit controller handles no other one.
-    if decision.blocked_by and phase in {"Pending", "Running"}:
-        return "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
-    if phase != "Running" or isinstance(decision, Ignore | Wait):
+    phase = pod.status.phase
+    if phase not in {"Pending", "Running"}:  # The quit controller handles no other one.
         return None
-    return "stuck" if isinstance(decision, Quit) else "lost"
+    if decision.blocked_by:
+        return "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
+    if isinstance(decision, Quit):
+        return "stuck"
+    return "lost" if isinstance(decision, Report) and phase == "Running" else None
 
 
 def about_pod(pod: Pod) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class QuitRecorder(Recorder):
                 "Warning",
                 "ProxyQuitFailed",
                 f"failure {task.failures}: {task.failure}",
-                code=Code.RUNS_ON,
+                code=Code.RUNS_ON if task.begun else Code.HELD_BACK,
             )
 
     def ended(self, state: PodState, task: Task, end: End) -> None:
