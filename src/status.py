@@ -96,8 +96,8 @@ def _sidecars(inputs: Inputs, status: ProcessStatus) -> str:
     """Return how many pods have a sidecar, on the way to a mesh without, and whether it is done."""
     # While a relation promises an injector, its absence passes.
     over = status.ambient or (status.absent and not inputs.control_planes)
-    begun = inputs.ambient or status.ambient_total or istio.migration(inputs.control_planes)
-    if not (status.selected_namespaces and (over or begun)):
+    migrating = inputs.ambient or status.ambient_total or istio.migration(inputs.control_planes)
+    if not (status.selected_namespaces and (over or migrating)):
         return ""
     if status.sidecars is None:
         return "not known how many pods still have a sidecar"

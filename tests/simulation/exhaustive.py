@@ -82,7 +82,7 @@ def identity(world: World) -> object:
     known = pod and (
         pod.decision.action, pod.until is None and pod.decision.reason, pod.settled, pod.target,
         pod.decision.blocked_by,
-        pod.left, pod.version - world.truth.version,
+        pod.unwatched, pod.version - world.truth.version,
         _since(pod.until, world.now, 0),
         # A proxy without a grace period is told to exit at once.
         pod.decision.action != "quit" and pod.asks_for and _since(pod.first_seen, world.now, 3),

@@ -221,8 +221,8 @@ def lives(world: World, name: str, state: str) -> Iterator[Step]:
     if state == RUNS and (name not in life.sidecars or life.crashes):
         yield changed(world, f"{name} exits with 0", (name, DONE))
         if life.restart == "Never" or truth.starts:
-            left = max(0, truth.starts - 1)
-            yield changed(world, f"{name} exits with 1", (name, BROKEN), starts=left)
+            unwatched = max(0, truth.starts - 1)
+            yield changed(world, f"{name} exits with 1", (name, BROKEN), starts=unwatched)
     elif state == HELD:
         gives_up = not world.runs(PROXY)
         after = "its proxy has ended" if gives_up else "its proxy is ready"
@@ -250,13 +250,13 @@ def delivered(world: World, truth: Truth, rest: tuple[Truth, ...]) -> World:
     after = world.copy(unseen=rest)
     if not watched(world.life, truth):
         if after.pod:
-            after.pod.left = True
+            after.pod.unwatched = True
     else:
         state = after.pod = after.pod or PodState(KEY)
-        state.left = False
+        state.unwatched = False
         state.decide_on(report(world.life, truth), after.scope, at(after.now))
         due = state.decision.blocked_by or isinstance(state.decision, Quit)
-        state.left = truth.held and not due
+        state.unwatched = truth.held and not due
     return steered(after)
 
 
@@ -267,7 +267,7 @@ def steered(world: World) -> World:
         return world
     if due := pod.due(world.scope):
         pod.task, world.action = Task(pod, due), Sleep(0)
-    elif pod.left:
+    elif pod.unwatched:
         world.pod = None
     return world
 

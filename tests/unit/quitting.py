@@ -16,7 +16,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import PodOptions
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import Selector, parse_namespaces
@@ -47,7 +47,7 @@ class World:
 
     def troubled(self, trouble: Trouble) -> list[TroubledPod]:
         """The pods in such a state, the oldest first."""
-        return [pod for kind, pod in whole(self.controller.survey()) if kind == trouble]
+        return [pod for kind, pod in run_now(self.controller.survey()) if kind == trouble]
 
     async def pod(
         self,
@@ -93,7 +93,7 @@ class World:
         return [path[6] for path in paths if path[-1] in {"exec", "portforward"}]
 
     def count(self, series: str) -> float:
-        whole(self.controller.survey())  # Sets gauges.
+        run_now(self.controller.survey())  # Sets gauges.
         return counted(self.telemetry, series)
 
     async def ended(self, outcome: str, times: int = 1) -> None:

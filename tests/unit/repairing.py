@@ -16,8 +16,8 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.model.answers import State
-from istio_aux.model.documents import whole
+from istio_aux.model.answers import Liveness
+from istio_aux.model.documents import run_now
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair.controller import RepairController
@@ -38,7 +38,9 @@ SIDECAR = {"main": RUNNING, "istio-proxy": RUNNING}
 BARE = {"main": RUNNING}
 
 
-def mesh(state: State = State.LIVE, *, known: bool = True, named: str = DEFAULT) -> ControlPlanes:
+def mesh(
+    state: Liveness = Liveness.LIVE, *, known: bool = True, named: str = DEFAULT
+) -> ControlPlanes:
     """What is known of an Istio with the configurations of a real one, or one of that name."""
     injector = Injector(state=state, why="so", configuration=named, revision="default")
     hooks = HOOKS if named == DEFAULT else hooks_of([renamed(DEFAULT, named)])
@@ -130,7 +132,7 @@ class World:
     @property
     def unmeshed(self) -> dict[str, str]:
         """Name and reason of each unmeshed pod."""
-        return {pod.name: pod.reason for pod in whole(self.repair.unmeshed())}
+        return {pod.name: pod.reason for pod in run_now(self.repair.unmeshed())}
 
     def count(self, series: str) -> float:
         return counted(self.telemetry, series)

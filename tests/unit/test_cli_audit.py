@@ -88,7 +88,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
 CODES = {"stuck": "IA0101", "blocked": "IA0102", "lost": "IA0103", "unmeshed": "IA0105"}
 
 
-def finding(state: report.State, **fields: Any) -> Finding:
+def finding(state: report.AuditState, **fields: Any) -> Finding:
     return msgspec.convert(
         {"namespace": "training", "name": "job", "uid": "u-1", "state": state, "code": CODES[state],
          "since": NOON - timedelta(minutes=5), "action": "quit", "by": (), "containers": {},

@@ -13,7 +13,7 @@ from istio_aux.injector.probe import Rhythm, ask, check_kubelets
 from istio_aux.injector.probe_rules import WORD, Question
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import parse_namespaces
 from unit.apiserver import refusal
@@ -157,7 +157,7 @@ async def test_a_round_of_dry_runs_is_bounded_says_who_refuses_and_the_next_goes
         async with watching(api) as watcher:
             api.publish()
             api.configure()
-            found = await told(watcher, State.NOT_PROBED)
+            found = await told(watcher, Liveness.NOT_PROBED)
             await until(lambda: "team-00" in injector(watcher).why, "it says who refuses")
             found = injector(watcher)
             await until(lambda: len(api.dry_runs) >= 90, "it has asked everywhere")
@@ -174,7 +174,7 @@ async def test_dry_runs_wait_for_as_long_as_an_api_server_asks_that_is_busy(code
         api.dry_run = lambda _pod: refusal(code, "", "slow down", headers={"Retry-After": "60"})
         api.lead()
         await until(lambda: watcher.control_planes.known, "it was asked")
-        assert "slow down" in (await told(watcher, State.NOT_PROBED)).why
+        assert "slow down" in (await told(watcher, Liveness.NOT_PROBED)).why
         asked = len(api.dry_runs)
         await asyncio.sleep(5 * QUICK.other)
         assert len(api.dry_runs) == asked
@@ -186,7 +186,7 @@ async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is_again(
     """It is asked twice. A slow one has more time from its first answer on, and stays live."""
     monkeypatch.setattr(probe, "DEADLINE", 0.2)
     monkeypatch.setattr(probe, "DRY_RUN", 2.0)
-    states: list[State] = []
+    states: list[Liveness] = []
     async with (
         Cluster() as api,
         watching(
@@ -194,7 +194,7 @@ async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is_again(
         ) as watcher,
     ):
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         working, answers = api.dry_run, list[int]()
 
         async def slow(pod: dict[str, Any]) -> web.Response:
@@ -206,13 +206,13 @@ async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is_again(
 
         asked = len(api.dry_runs)
         api.dry_run = silence
-        assert "no answer within 0.2 s" in (await told(watcher, State.NOT_PROBED)).why
+        assert "no answer within 0.2 s" in (await told(watcher, Liveness.NOT_PROBED)).why
         assert len(api.dry_runs) >= asked + 2
 
         states.clear()
         api.dry_run = slow
         await until(lambda: len(answers) > 4, "it has answered late, again and again")
-        assert states == [State.LIVE]
+        assert states == [Liveness.LIVE]
 
 
 @pytest.mark.parametrize("code", [429, 503, 500])
@@ -231,7 +231,7 @@ async def test_an_api_server_that_is_busy_or_broken_leaves_what_was_known_for_a_
         assert watcher.control_planes.native.capability is N
 
         monkeypatch.setattr(probe, "KEPT", 0.0)
-        assert f"{code}: later" in (await told(watcher, State.NOT_PROBED)).why
+        assert f"{code}: later" in (await told(watcher, Liveness.NOT_PROBED)).why
         assert watcher.control_planes.native.capability is U
 
 
@@ -245,7 +245,7 @@ async def test_versions_that_cannot_be_read_now_are_read_after_growing_pauses(
         asked = api.refuse("/nodes", 429, "", "later", after=after)
         async with watching(api, rhythm=OFTEN) as watcher:
             api.lead()
-            await told(watcher, State.LIVE)
+            await told(watcher, Liveness.LIVE)
             dry_runs = len(api.dry_runs)
             await until(lambda: len(api.dry_runs) > dry_runs + 30, "it is asked again")
             assert "later" in watcher.control_planes.native.why
@@ -256,7 +256,7 @@ async def test_many_changes_of_configurations_are_few_questions() -> None:
     """A controller of another program may write its configuration many times a second."""
     async with Cluster() as api, watching(api, rhythm=Rhythm(live=3600.0, other=0.5)) as watcher:
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         before, began = len(api.dry_runs), asyncio.get_running_loop().time()
         for number in range(50):
             metadata = {"name": "policies", "annotations": {"at": str(number)}}
@@ -274,12 +274,12 @@ async def test_an_injector_that_died_is_asked_until_it_injects_and_begins_anew()
         api.lead()
         await until(lambda: watcher.control_planes.native.capability is N, "it is native")
         api.dry_run = dead
-        assert "connection refused" in (await told(watcher, State.REFUSED)).why
+        assert "connection refused" in (await told(watcher, Liveness.REFUSED)).why
         assert watcher.control_planes.native.capability is U
 
         api.dry_run = chain("never")
 
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         assert watcher.control_planes.native.capability is C
 
 
@@ -287,10 +287,10 @@ async def test_of_an_injector_that_may_not_be_called_for_the_pod_nothing_is_know
     async with Cluster() as api, watching(api) as watcher:
         api.dry_run = lambda pod: web.json_response(pod, status=201)
         api.lead(matchConditions=[{"name": "app", "expression": "has(object.spec.x)"}])
-        assert "matchConditions" in (await told(watcher, State.NOT_PROBED)).why
+        assert "matchConditions" in (await told(watcher, Liveness.NOT_PROBED)).why
 
         api.dry_run = chain(ON_REQUEST)
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
 
 
 async def test_it_is_asked_in_a_namespace_with_our_pods_as_soon_as_there_is_one() -> None:
@@ -299,7 +299,7 @@ async def test_it_is_asked_in_a_namespace_with_our_pods_as_soon_as_there_is_one(
     async with Cluster() as api, watching(api, rhythm=OFTEN, selectors=ours) as watcher:
         api.dry_run = chain(ON_REQUEST)
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
 
         labels = {**ENABLED, "team": "ours"}
         api.put("namespaces", {"metadata": {"name": "zebra", "labels": labels}})
@@ -312,7 +312,7 @@ async def test_it_is_asked_in_a_namespace_with_our_pods_as_soon_as_there_is_one(
 async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespaces() -> None:
     """A round of dry runs asks in some namespaces only, and the one that admitted pods is full."""
     names = [f"team-{number:02}" for number in range(12)]
-    states, admits = list[State](), {"team-00"}
+    states, admits = list[Liveness](), {"team-00"}
 
     def full(pod: dict[str, Any]) -> web.Response | None:
         admitted = pod["metadata"]["namespace"] in admits
@@ -329,7 +329,7 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
             api.put("namespaces", {"metadata": {"name": name, "labels": ENABLED}})
         api.publish()
         api.configure()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         states.clear()
         admits.clear()
         admits.add("team-11")
@@ -338,7 +338,7 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
             return api.dry_runs[-1]["metadata"]["namespace"] == "team-11"
 
         await until(admitted, "it is asked where pods are admitted")
-        assert {*states} <= {State.LIVE}
+        assert {*states} <= {Liveness.LIVE}
 
         admits.clear()
-        assert "exceeded quota" in (await told(watcher, State.NOT_PROBED)).why
+        assert "exceeded quota" in (await told(watcher, Liveness.NOT_PROBED)).why

@@ -15,7 +15,7 @@ from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube.objects import Key
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.election import Since
 from istio_aux.model.pod import Metadata
 from istio_aux.model.policy import Capability
@@ -39,7 +39,7 @@ def injector(watcher: Watcher, name: str | None = None) -> Injector:
     return found[0]
 
 
-async def told(watcher: Watcher, state: State, name: str | None = None) -> Injector:
+async def told(watcher: Watcher, state: Liveness, name: str | None = None) -> Injector:
     """Wait until an injector is said to be in a state; returns all that is said of it."""
     await until(
         lambda: watcher.control_planes.injectors and injector(watcher, name).state is state,
@@ -60,29 +60,31 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
     async with Cluster() as api:
         api.lead()
         async with watching(api) as watcher:
-            watcher.recall({NAME: Since(State.LIVE, then)})
-            assert watcher.since == {NAME: Since(State.LIVE, then)}, "it is left to the next one"
-            await told(watcher, State.LIVE)
+            watcher.recall({NAME: Since(Liveness.LIVE, then)})
+            assert watcher.since == {NAME: Since(Liveness.LIVE, then)}, "it is left to the next one"
+            await told(watcher, Liveness.LIVE)
             assert since(watcher) == then
             left = watcher.since
             api.publish(ready=False)
-            await told(watcher, State.NO_ENDPOINT)
+            await told(watcher, Liveness.NO_ENDPOINT)
             api.publish()
-            await told(watcher, State.LIVE)
+            await told(watcher, Liveness.LIVE)
             assert since(watcher) > then, "what it sees itself counts"
-            watcher.recall({NAME: Since(State.REFUSED, then), "other": Since(State.LIVE, then)})
+            watcher.recall(
+                {NAME: Since(Liveness.REFUSED, then), "other": Since(Liveness.LIVE, then)}
+            )
             assert since(watcher) > then
             watcher.recall(left)
             assert since(watcher) == then, "all units say what the leader says"
         async with watching(api) as watcher:
-            watcher.recall({NAME: Since(State.REFUSED, then)})
-            await told(watcher, State.LIVE)
+            watcher.recall({NAME: Since(Liveness.REFUSED, then)})
+            await told(watcher, Liveness.LIVE)
             assert since(watcher) > then
 
 
 async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_once() -> None:
     """A rolling update: the new one's slice comes, and it is live all the time."""
-    states = list[State]()
+    states = list[Liveness]()
     async with (
         Cluster() as api,
         watching(
@@ -91,7 +93,7 @@ async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_onc
         ) as watcher,
     ):  # fmt: skip
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         states.clear()
         api.dry_run = chain("on request")
         api.publish()
@@ -99,7 +101,7 @@ async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_onc
         api.dry_run = chain("never")
         api.configure()
         await until(lambda: watcher.control_planes.native.capability is C, "it is asked again")
-        assert set(states) == {State.LIVE}
+        assert set(states) == {Liveness.LIVE}
 
 
 @pytest.fixture
@@ -118,9 +120,9 @@ async def test_what_happens_is_logged_counted_and_shown_once(
         Cluster() as api,
         watching(api, telemetry) as watcher,
     ):
-        await told(watcher, State.ABSENT)
+        await told(watcher, Liveness.ABSENT)
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         [first] = watcher.shown()
 
     lines = [vars(each) for each in caplog.records if vars(each).get("event") == "injector"]
@@ -145,7 +147,7 @@ async def test_the_injection_policy_is_read_again_and_again() -> None:
     rhythm = Rhythm(live=0.05, other=0.05, read=0.05)
     async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
         api.lead()
-        await told(seen, State.LIVE)
+        await told(seen, Liveness.LIVE)
         assert seen.control_planes.policies == {}
 
         def reads() -> int:
@@ -184,7 +186,7 @@ async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:
         api.lead(ready=False)
         api.faults.append(wait)
         async with watching(api, changed=seen.append) as watcher:
-            await told(watcher, State.NO_ENDPOINT)
+            await told(watcher, Liveness.NO_ENDPOINT)
             read.set()
             await until(lambda: watcher.control_planes.known, "it is known")
             assert [(mesh.known, bool(mesh.policies)) for mesh in seen] == [
@@ -199,7 +201,7 @@ async def test_without_the_right_to_see_endpoints_a_dry_run_decides() -> None:
         api.dry_run = chain("never")
         api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
 
 
 TERMINATED = "unable to create new content in namespace {} because it is being terminated"
@@ -233,7 +235,7 @@ async def test_namespaces_that_refuse_pods_hide_no_injector() -> None:
             api.put("namespaces", {"metadata": metadata})
         api.publish()
         api.configure()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         asked = [pod["metadata"]["namespace"] for pod in api.dry_runs]
         assert [*dict.fromkeys(asked)] == [*REFUSALS, "team"]
         assert asked.count("b-full") == 3, "also for a native and for a classic sidecar"
@@ -248,15 +250,15 @@ def open_watches(api: Cluster) -> int:
 
 async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
     async with Cluster() as api, watching(api) as watcher:
-        await told(watcher, State.ABSENT)
+        await told(watcher, Liveness.ABSENT)
         before = await until(lambda: open_watches(api) == 2 and 2, "both watches are open")
         api.lead()
-        await told(watcher, State.LIVE)
+        await told(watcher, Liveness.LIVE)
         await until(lambda: open_watches(api) == before + 1, "its endpoints are watched")
 
         api.remove("mutatingwebhookconfigurations", "", NAME)
 
-        await told(watcher, State.ABSENT)
+        await told(watcher, Liveness.ABSENT)
         await until(lambda: open_watches(api) == before, "the watch is over")
 
 

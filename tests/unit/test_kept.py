@@ -265,7 +265,7 @@ def traced() -> int:
     """Bytes in memory, with empty caches."""
     for cached in (pods._same, pods._key):
         cached.cache_clear()
-    pods._alike.clear()
+    pods._interned.clear()
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 

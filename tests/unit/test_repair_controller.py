@@ -7,9 +7,9 @@ import functools
 from pathlib import Path
 
 import pytest
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.applications import Applications, parse
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.repair.reports import ApplicationMesh, follow_applications, oldest
 from istio_aux.repair.rollout import Sidecar
 from unit.asynchronous import background, until
@@ -37,9 +37,9 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         (note, *_) = (note for _, note in world.events("NoSidecar"))
         assert note.startswith("IA0105: the pod has no sidecar and should have one: namespace.side")
         assert world.api.evictions == []
-        shown = [(pod.name, pod.owner, pod.since.day) for pod in whole(world.repair.unmeshed(2))]
+        shown = [(pod.name, pod.owner, pod.since.day) for pod in run_now(world.repair.unmeshed(2))]
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
-        assert {pod.code for pod in whole(world.repair.unmeshed(2))} == {"IA0105"}
+        assert {pod.code for pod in run_now(world.repair.unmeshed(2))} == {"IA0105"}
 
 
 async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more() -> None:
@@ -51,14 +51,14 @@ async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more() -
         listing = oldest(world.repair.store.find(Sidecar.MISSING))
         await world.pod("web-a", deleting=True)
         await until(lambda: [*world.unmeshed] == ["web-b"], "it is being deleted")
-        assert [pod.name for pod in whole(listing)] == ["web-b"]
+        assert [pod.name for pod in run_now(listing)] == ["web-b"]
 
 
 async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
     """`istioctl install` moves the webhooks to a configuration of another name."""
     async with Cluster() as api:
         for marker in ("first-process", "second-process"):
-            async with at_work(api, policy=REPORT, known=mesh(State.NO_ENDPOINT)) as world:
+            async with at_work(api, policy=REPORT, known=mesh(Liveness.NO_ENDPOINT)) as world:
                 await world.pod("web")
                 await until(lambda: "web" in world.unmeshed, "it is found")
                 for name in (DEFAULT, ORIGINAL, DEFAULT):
@@ -70,7 +70,7 @@ async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader
 
 async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
-    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+    async with cluster(known=mesh(Liveness.NO_ENDPOINT)) as world:
         await world.pod("train", owner=JOB, restart="Never")
         await world.pod("web", owner_uid="another")
         await world.found("train", "web")
@@ -93,7 +93,7 @@ def has_been_told(world: World, pod: str) -> bool:
 
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
     """Also after changes that do not matter for the decision."""
-    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+    async with cluster(known=mesh(Liveness.NO_ENDPOINT)) as world:
         for note in ("first", "second"):
             await world.pod("web", annotations={"note": note})
             await world.found("web")
@@ -122,7 +122,7 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         await world.pod("web")
         await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "it is seen")
         assert world.unmeshed == {}
-        world.repair.store.set_injectors(mesh(State.NO_ENDPOINT))
+        world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
         await world.found("web")
         assert "not restarted: the injector is not live" in world.unmeshed["web"]
         assert world.repair.store.count(Sidecar.UNKNOWN) == 0
@@ -191,15 +191,15 @@ async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
 
 async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> None:
     """The API server would refuse the new one."""
-    going = {"bank"}
-    async with cluster(going=going) as world:
+    terminating = {"bank"}
+    async with cluster(terminating=terminating) as world:
         ask(world)
         await world.pod("web-0", namespace="bank", labels=WEB)
         await world.known(1)
         await until(lambda: world.repair.finished, "it is decided")
         assert (world.unmeshed, world.api.evictions) == ({}, [])
         assert said(world).live_reason == "namespace bank is being deleted, and takes no new pods"
-        going.clear()
+        terminating.clear()
         world.repair.store.invalidate("bank")
         await until(lambda: world.api.evictions == ["web-0"], "it is restarted")
 
@@ -208,7 +208,7 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
     async with cluster(known=mesh(known=False)) as world:
         ask(world)
         assert (said(world).live, said(world).revision) == (None, "")
-        world.repair.store.set_injectors(mesh(State.NO_ENDPOINT))
+        world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
         assert (said(world).live, said(world).live_reason) == (False, "so")
         world.repair.store.set_injectors(mesh())
         found = said(world)

@@ -12,7 +12,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, LateError, UnreachableError
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.applications import parse
 from istio_aux.model.election import Replaced
 from istio_aux.model.policy import RepairPolicy
@@ -126,7 +126,7 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
 
     def leads() -> bool:
         if away:
-            world.repair.store.set_injectors(mesh(State.NO_ENDPOINT))
+            world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
         return True
 
     away = True

@@ -15,9 +15,9 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.objects import key_of
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE, REDIRECTION
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.applications import PodOptions, parse
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector, parse_namespaces
@@ -39,7 +39,7 @@ from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, raw
 SPACES = ("shop", "bank")
 INJECTS = "istio-injection=enabled"
 LABELS = ({}, {"istio-injection": "enabled"}, {"istio-injection": "disabled"})
-MESHES = (mesh(), mesh(State.REFUSED), mesh(known=False))
+MESHES = (mesh(), mesh(Liveness.REFUSED), mesh(known=False))
 FILES = ("", "bank/web", "bank/*\nshop/db")
 CLIENT = Client(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
 
@@ -134,7 +134,9 @@ def known(repair: RepairController) -> tuple[Any, ...]:
         uid: (str(owner), sorted((r.key, r.replica) for r in owner.pods))
         for uid, owner in repair.store.owners.items()
     }
-    said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in whole(repair.unmeshed())}
+    said = {
+        (pod.namespace, pod.name): (pod.owner, pod.reason) for pod in run_now(repair.unmeshed())
+    }
     return (
         said,
         repair.store.count(Sidecar.UNKNOWN),
@@ -176,7 +178,7 @@ def generated(number: int) -> Pod:
             spec[containers] = [it for it in spec[containers] if it["name"] != "istio-proxy"]
     spec["hostNetwork"] = random.random() < 0.05
     status["conditions"][0]["status"] = random.choice(["True", "False"])
-    wish = random.choice([{}, {}, {INJECT: "true"}, {INJECT: "false"}, {INJECT: "maybe"}])
+    injection = random.choice([{}, {}, {INJECT: "true"}, {INJECT: "false"}, {INJECT: "maybe"}])
     mark = {random.choice(ANNOTATED): ""} if random.random() < 0.05 else {}
     captured = random.choice([{}, {REDIRECTION: "enabled"}, {REDIRECTION: "pending"}])
     status |= {"podIP": random.choice(["", "10.0.0.7"]), "startTime": "2026-11-21T08:16:26Z"}
@@ -190,7 +192,7 @@ def generated(number: int) -> Pod:
     document["metadata"] = {
         **metadata, "name": f"web-{number}", "namespace": random.choice(PLACES),
         "resourceVersion": "41", "creationTimestamp": "2026-11-21T08:16:26Z",
-        "ownerReferences": owners, "annotations": {**wish, **mark, **captured},
+        "ownerReferences": owners, "annotations": {**injection, **mark, **captured},
         "labels": {
             "app.kubernetes.io/name": name,
             **random.choice([{}, {}, {}, {INJECT: "true"}, {DATAPLANE: "ambient"}]),
@@ -210,16 +212,16 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
     )
     store.control_planes = mesh()
     for number in range(PODS):
-        whole = generated(number)
-        store.apply(whole)
-        stored = store.pods[key_of(whole)]
-        candidate = Candidate.of(whole)
-        labels = store.namespaces.get(whole.metadata.namespace)
+        run_now = generated(number)
+        store.apply(run_now)
+        stored = store.pods[key_of(run_now)]
+        candidate = Candidate.of(run_now)
+        labels = store.namespaces.get(run_now.metadata.namespace)
         new, expectation = as_admitted(candidate, labels, options, store.applications, store.expect)
         action = decide(new, expectation, RESTART, live=True)
         reasons.add(action.reason)
         assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
-        assert stored.candidate in (None, candidate), whole
+        assert stored.candidate in (None, candidate), run_now
     told = " ".join(sorted(reasons))
     for each in (
         "kubectl replace --force",

@@ -27,7 +27,7 @@ from aiohttp import web
 from istio_aux.injector.watcher import survey
 from istio_aux.model import answers, kubelet, webhooks
 from istio_aux.model import pod as pods
-from istio_aux.model.documents import Document, read, whole
+from istio_aux.model.documents import Document, read, run_now
 from istio_aux.model.names import LOCAL_SETTINGS
 from istio_aux.model.policy import QuitLimits
 from istio_aux.quit import facts, rules
@@ -163,10 +163,10 @@ async def served(api: Istio, told: dict[str, Any], folder: Path) -> tuple[Judged
         for work in wired.work().values():
             await stack.enter_async_context(background(work()))
         await until(lambda: is_settled(wired), "nothing is left to do", within=60)
-        found = {(f"{pod.namespace}/{pod.name}", pod.state) for pod in whole(wired.pods())[0]}
+        found = {(f"{pod.namespace}/{pod.name}", pod.state) for pod in run_now(wired.pods())[0]}
         would = {
             f"{pod.namespace}/{pod.name}"
-            for state, pod in whole(wired._quit.survey())
+            for state, pod in run_now(wired._quit.survey())
             if state == "would quit"
         }
         await wired.hand_over(0)
@@ -362,7 +362,7 @@ async def test_all_say_the_same_of_a_pod_now_and_an_hour_later(
         )
         monkeypatch.setattr(wired._events, "emit", emit)
         for name, labels in NAMESPACES.items():
-            wired._around.namespaces.apply(
+            wired._mesh_watch.namespaces.apply(
                 webhooks.Namespace(metadata=pods.Metadata(name=name, labels=labels))
             )
         async with wired.client:
@@ -384,7 +384,7 @@ async def test_all_say_the_same_of_a_pod_now_and_an_hour_later(
                 for key, state in wired._quit.known.items():
                     if due := state.due(wired._scope):
                         act(wired, state, due, known[key])
-            served = by_name([msgspec.to_builtins(each) for each in whole(wired.pods())[0]])
+            served = by_name([msgspec.to_builtins(each) for each in run_now(wired.pods())[0]])
             explained, audited, quits, checked = [
                 objects(await ask(api, *words, "-o", "json"))
                 for words in (["explain", "-A"], ["audit"], ["quit", "-A", "pods"], ["check"])

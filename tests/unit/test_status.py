@@ -27,9 +27,9 @@ from istio_aux.model.answers import (
     TEXT,
     Holder,
     ListedPod,
+    Liveness,
     ProcessStatus,
     Sidecars,
-    State,
     UnreadableObject,
 )
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
@@ -55,7 +55,7 @@ T = TypeVar("T")
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = datetime(2026, 11, 21, 13, tzinfo=UTC)
 INJECTOR = Injector(
-    configuration="istio", revision="default", state=State.LIVE, why="it injects", since=NOON,
+    configuration="istio", revision="default", state=Liveness.LIVE, why="it injects", since=NOON,
     native=Capability.NATIVE,
 )  # fmt: skip
 POD = Unmeshed(namespace="shop", name="web-0", owner="", reason="it is selected", since=NOON)
@@ -83,7 +83,7 @@ BEFORE = ProcessStatus(
 
 
 SHOWN = [
-    {"injectors": [replace(INJECTOR, state=State.NO_ENDPOINT)]},
+    {"injectors": [replace(INJECTOR, state=Liveness.NO_ENDPOINT)]},
     {"injectors": []},
     {"capability": Capability.CLASSIC},
     {"lost_total": 1},
@@ -106,7 +106,7 @@ SHOWN = [
     {"certificate": "5f70bf18"},
     {"ambient_total": 1},
     # While Jobs come and go beside a live injector, nothing waits for the last sidecar.
-    {"injectors": [replace(INJECTOR, state=State.ABSENT)], "sidecars": Sidecars(1, 1, {})},
+    {"injectors": [replace(INJECTOR, state=Liveness.ABSENT)], "sidecars": Sidecars(1, 1, {})},
 ]
 UNSEEN: list[dict[str, Any]] = [
     {"ready": False, "missing": ["no list of pods yet"], "watched_pods": 4, "token_expires": NOON},

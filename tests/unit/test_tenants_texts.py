@@ -51,7 +51,7 @@ ELSEWHERE = {
     ("start/plan.py", "_too_large"),
     ("start/plan.py", "plan"),
     ("model/templates.py", "_step"),
-    ("model/wish.py", "of"),
+    ("model/injection_request.py", "of"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),
 }

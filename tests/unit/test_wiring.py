@@ -19,7 +19,7 @@ from istio_aux.kube.lease import Lease, own_identity
 from istio_aux.kube.watch import SILENCE
 from istio_aux.model.answers import LONGEST, Sidecars
 from istio_aux.model.applications import parse
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.model.election import Checkpoint, Replaced, Since, read_checkpoint
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Metadata, Pod
@@ -123,7 +123,7 @@ async def test_the_settings_say_which_istio_counts_and_where_it_is_asked_first(
         async with at_work(api, root_namespace=root) as wired:
             await until(lambda: wired._injectors.control_planes.known, "it is known")
             await until(lambda: len(api.dry_runs) >= len(asked), "dry runs have asked")
-            assert [each.state for each in whole(wired.status()).injectors] == [state]
+            assert [each.state for each in run_now(wired.status()).injectors] == [state]
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == set(asked)
 
 
@@ -138,9 +138,9 @@ async def test_a_pod_that_does_not_go_is_held_from_five_minutes_past_its_grace_p
         api.put("pods", document(ended, deleting=True, gone_by=deleted.isoformat(),
                                  spec={"nodeName": "n1"}, details=details))  # fmt: skip
         await until(lambda: wired._quit.known, "it is known")
-        assert whole(wired.status()).blocked_pods == [], "each pod takes its time"
+        assert run_now(wired.status()).blocked_pods == [], "each pod takes its time"
         clock.seconds = 30 + rules.TERMINATING_FOR
-        status, (pods, _) = whole(wired.status()), whole(wired.pods())
+        status, (pods, _) = run_now(wired.status()), run_now(wired.pods())
         text = wired.telemetry.render().decode()
     [pod], [held], [shown] = status.blocked_pods, status.holders, pods
     assert (pod.code, status.blocked_total, shown.code) == ("IA0125", 1, "IA0125")
@@ -154,8 +154,8 @@ async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted()
         wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
         for number in range(501):
             named = Metadata(name=f"team-{number:03}")
-            wired._around.namespaces.apply(Namespace(metadata=named))
-        status = whole(wired.status())
+            wired._mesh_watch.namespaces.apply(Namespace(metadata=named))
+        status = run_now(wired.status())
     assert (status.selected_namespaces[-1], status.selected_total) == ("team-499", 501)
 
 
@@ -165,11 +165,13 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
         wired = Wiring(DEFAULTS, api.access())
         found = {"both": AMBIENT | ENABLED, "alone": AMBIENT, "in": ENABLED}
         for name, given in found.items():
-            wired._around.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
+            wired._mesh_watch.namespaces.apply(
+                Namespace(metadata=Metadata(name=name, labels=given))
+            )
 
         def left(namespace: str, **labels: str) -> str:
             metadata = Metadata(namespace=namespace, labels=labels)
-            return wired.webhook._left(Pod(metadata=metadata))
+            return wired.webhook._excluded(Pod(metadata=metadata))
 
         assert left("alone") == "", "the injectors are not known yet"
         wired._injectors.control_planes = mesh()
@@ -221,7 +223,7 @@ async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
         "an application": raw(SIDECAR, namespace="shop", labels={"app.kubernetes.io/name": "db"}),
     }
     async with ApiServer() as api, at_work(api) as wired:
-        assert whole(wired.status()).sidecars is None, "nothing is listed yet"
+        assert run_now(wired.status()).sidecars is None, "nothing is listed yet"
         for number, pod in enumerate(found.values()):
             metadata = pod["metadata"] | {"name": f"pod-{number}", "uid": f"uid-{number}"}
             api.put("pods", pod | {"metadata": metadata})
@@ -229,15 +231,15 @@ async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
             api.put("namespaces", {"metadata": {"name": name, "labels": labels}})
         wired._ask(parse("shop/db")[0])
         expected = Sidecars(4, 3, {"team-a": 2, "shop": 1, "team-b": 1})
-        await until(lambda: whole(wired.status()).sidecars == expected, "they are counted")
+        await until(lambda: run_now(wired.status()).sidecars == expected, "they are counted")
         assert "\nistio_aux_pods_with_sidecar 4.0\n" in wired.telemetry.render().decode()
         api.remove("pods", "team-b", "pod-2")
         expected = Sidecars(3, 2, {"team-a": 2, "shop": 1})
-        await until(lambda: whole(wired.status()).sidecars == expected, "it is gone")
+        await until(lambda: run_now(wired.status()).sidecars == expected, "it is gone")
     off = replace(DEFAULTS.repair_policy, race=RacePolicy.NONE)
     async with ApiServer() as api, at_work(api, repair_policy=off) as wired:
         await until(lambda: not wired._watches.missing(), "all is listed")
-        assert whole(wired.status()).sidecars is None
+        assert run_now(wired.status()).sidecars is None
         assert "\nistio_aux_pods_with_sidecar NaN\n" in wired.telemetry.render().decode()
 
 
@@ -247,10 +249,12 @@ async def test_the_namespaces_that_an_ambient_mesh_has_alone_are_counted() -> No
         settings = replace(DEFAULTS, namespace_selectors=parse_namespaces(""))
         wired = Wiring(settings, api.access())
         for name, given in {"a": AMBIENT, "b": AMBIENT, "c": AMBIENT | ENABLED, "d": {}}.items():
-            wired._around.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
-        assert whole(wired.status()).ambient_total == 0
+            wired._mesh_watch.namespaces.apply(
+                Namespace(metadata=Metadata(name=name, labels=given))
+            )
+        assert run_now(wired.status()).ambient_total == 0
         wired._injectors.control_planes = replace(mesh(), injectors=())
-        assert whole(wired.status()).ambient_total == 2
+        assert run_now(wired.status()).ambient_total == 2
 
 
 async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,10 +306,10 @@ async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_
         api.remove("leases", *where)
         metadata = dict(zip(("namespace", "name"), where, strict=True))
         api.put("leases", {"metadata": metadata, "spec": {"holderIdentity": "second"}})
-        await until(lambda: not whole(first.status()).leader, "it leads no more")
+        await until(lambda: not run_now(first.status()).leader, "it leads no more")
         second = await start("second")
         await until(lambda: second._repair._active and second._repair.finished, "all is decided")
-        assert whole(second.status()).leader
+        assert run_now(second.status()).leader
         assert api.evictions == ["web"]
 
 
@@ -344,7 +348,7 @@ async def wired(number: int) -> AsyncGenerator[Wiring]:
     async with ApiServer() as api:
         made = Wiring(settings, api.access())
         labels = {"team": "a", "istio-injection": "enabled"}
-        made._around.namespaces.apply(Namespace(metadata=Metadata(name="team", labels=labels)))
+        made._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name="team", labels=labels)))
         for kind, body in (("blocked", blocked), ("bare", raw())):
             for index in range(number):
                 name = f"{kind}-{index}"
@@ -375,7 +379,7 @@ async def test_other_tasks_have_a_turn_as_often_however_many_pods_there_are(what
 
 async def test_the_status_lists_the_oldest_pods_and_counts_all() -> None:
     async with wired(MANY) as process:
-        status, (listed, _) = whole(process.status()), whole(process.pods())
+        status, (listed, _) = run_now(process.status()), run_now(process.pods())
     assert (len(status.blocked_pods), len(status.unmeshed_pods)) == (LONGEST, LONGEST)
     assert (len(listed), status.unmeshed_total) == (2 * MANY, MANY)
     assert status.blocked_total == 0, "none of them has been for long"

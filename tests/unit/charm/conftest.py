@@ -18,7 +18,7 @@ import pytest
 import yaml
 from cryptography import x509
 from istio_aux.model.answers import ListedPod, TroubledPod, group
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.status import page, place
 from ops import pebble, testing
 from unit.apiserver import kubeconfig
@@ -115,7 +115,7 @@ class Workload:
             "blocked-pods": [TROUBLED | pod for pod in self.blocked],
             "lost-total": len(self.lost),
             "blocked-total": len(self.blocked),
-            "holders": msgspec.to_builtins(whole(group(self.held))),
+            "holders": msgspec.to_builtins(run_now(group(self.held))),
             "called-before-us": self.called_before,
             "injectors": self.injectors,
             "injector-live": self.injects,
@@ -142,7 +142,7 @@ class Workload:
         states = query.get_list("state")
         seen = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
         pods = sorted(seen, key=place)
-        limit, holders = int(query["limit"]), whole(group(self.held if leads else []))
+        limit, holders = int(query["limit"]), run_now(group(self.held if leads else []))
         found = page(pods, after=query["after"], limit=limit, leader=leads, holders=holders)
         return httpx2.Response(200, content=msgspec.json.encode(found))
 

@@ -46,8 +46,8 @@ class Template:
 
 def is_native(annotations: Mapping[str, str], default: bool) -> bool:
     """Whether the sidecar becomes a restartable init container."""
-    wish = annotations.get(NATIVE_ANNOTATION)
-    return default if wish is None else wish != "false"
+    injection = annotations.get(NATIVE_ANNOTATION)
+    return default if injection is None else injection != "false"
 
 
 def inject(

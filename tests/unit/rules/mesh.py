@@ -12,9 +12,9 @@ import yaml
 from istio_aux.injector import injection
 from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, Policies, hooks_of
 from istio_aux.model import pod as pods
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Pod
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane
-from istio_aux.model.wish import Wish
 
 RECORDS = Path(__file__).parents[2] / "data" / "istio"
 DEFAULT = "istio-revision-tag-default"
@@ -110,4 +110,4 @@ def expected(
     pod: Pod, namespace: Mapping[str, str] | None, hooks: Sequence[Hook], policies: Policies
 ) -> Expectation:
     """Whether this pod would get a sidecar in a namespace with these labels."""
-    return injection.expected(Wish.of(pod, namespace), hooks, policies)
+    return injection.expected(InjectionRequest.of(pod, namespace), hooks, policies)

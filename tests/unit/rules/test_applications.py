@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.applications import Application, Applications, parse
-from istio_aux.model.wish import Wish
+from istio_aux.model.injection_request import InjectionRequest
 from unit.rules.mesh import INJECT, pod
 
 NAME = "app.kubernetes.io/name"
@@ -69,7 +69,7 @@ def test_who_asks_for_a_sidecar_and_who_gets_one_by_us(
 
 def test_a_pod_is_judged_as_admission_would_make_it() -> None:
     found, _ = parse(FILE)
-    judged = Wish.of(pod({NAME: "web"}, namespace="shop")).admitted(found)
+    judged = InjectionRequest.of(pod({NAME: "web"}, namespace="shop")).admitted(found)
     assert judged.labels == {NAME: "web", INJECT: "true"}
-    own = Wish.of(pod({NAME: "web"}, {INJECT: "maybe"}, namespace="shop"))
+    own = InjectionRequest.of(pod({NAME: "web"}, {INJECT: "maybe"}, namespace="shop"))
     assert own.admitted(found) is own, "it says itself what it wants"

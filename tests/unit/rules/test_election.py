@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.election import (
     FAILED,
     INJECTORS,
@@ -81,7 +81,7 @@ def test_only_a_renewal_gives_the_holder_new_time() -> None:
 
 
 def test_what_was_written_is_read_back() -> None:
-    since = {"istio-revision-tag-default": Since(State.LIVE, NOW)}
+    since = {"istio-revision-tag-default": Since(Liveness.LIVE, NOW)}
     replaced = Replaced("web-1", "u-2", 1e9, ("u-2", "u-3"))
     left = Checkpoint({"u-1": NOW}, since, {"shop/u-1": replaced})
     assert read_checkpoint(left.text()) == left
@@ -120,7 +120,7 @@ def test_what_is_left_is_bounded_by_what_an_api_server_stores() -> None:
     uids = tuple(f"{number:036}" for number in range(NEWEST))
     replaced = {f"{n:0128}": Replaced("p" * 253, uids[0], 1e9, uids) for n in range(200)}
     failed = {f"{number:0128}": NOW + timedelta(seconds=number) for number in range(1000)}
-    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
+    states = {f"{number:0253}": Since(Liveness.NO_CA_BUNDLE, NOW) for number in range(1000)}
     text = Checkpoint({"u" * 129: NOW + timedelta(days=1)} | failed, states, replaced).text()
     assert len(text) < LONGEST
     left = read_checkpoint(text)

@@ -72,7 +72,14 @@ ROWS = [
     Row("one that opts out by annotation", ENABLED, pod({}, FALSE), because="annotation"),
     Row("the label beats the annotation: in", ENABLED, pod(TRUE, FALSE), "namespace", DEFAULT),
     Row("the label beats the annotation: out", ENABLED, pod(FALSE, TRUE), because="label"),
-    Row("no other word is a wish", ENABLED, pod({INJECT: "no"}), "namespace", DEFAULT, "policy"),
+    Row(
+        "no other word asks for a sidecar",
+        ENABLED,
+        pod({INJECT: "no"}),
+        "namespace",
+        DEFAULT,
+        "policy",
+    ),
     Row("a namespace's no beats the pod's yes", {INJECTION: "disabled"}, pod(TRUE), because=NONE),
     Row(
         "any other value is a no",
@@ -167,8 +174,8 @@ templates:
 def test_istiods_policy_is_read_from_among_the_templates() -> None:
     assert read_policy(TEXT) == InjectionPolicy(
         policy="enabled",
-        never=(parse("openshift.io/build.name"), parse("kind in (job,pod),kind!=pod")),
-        always=(parse("team=mesh"),),
+        never_inject=(parse("openshift.io/build.name"), parse("kind in (job,pod),kind!=pod")),
+        always_inject=(parse("team=mesh"),),
     )
 
 
@@ -176,7 +183,7 @@ def test_a_selector_without_values_counts() -> None:
     """Else pods that istiod never injects would be restarted for their sidecar."""
     expression = "[{key: ci, operator: Exists, values: null}]"
     policy = read_policy(f"neverInjectSelector: [{{matchExpressions: {expression}}}]")
-    assert policy.never == (parse("ci"),)
+    assert policy.never_inject == (parse("ci"),)
 
 
 @pytest.mark.parametrize(
@@ -227,14 +234,14 @@ JOB = {"kind": "job"}
         row("unknown is unknown", None, {}, {}, None),
         row("a label beats disabled", OFF, TRUE, {}, True),
         row("a label needs no policy to be known", None, TRUE, {}, True),
-        row("another word is no wish: unknown", None, MAYBE, {}, None),
-        row("never", InjectionPolicy(never=(JOBS,)), JOB, {}, False),
-        row("a label beats never", InjectionPolicy(never=(JOBS,)), JOB | TRUE, {}, True),
-        row("never beats always", InjectionPolicy(never=(JOBS,), always=(PODS,)), JOB, {}, False),
+        row("another word asks for nothing: unknown", None, MAYBE, {}, None),
+        row("never", InjectionPolicy(never_inject=(JOBS,)), JOB, {}, False),
+        row("a label beats never", InjectionPolicy(never_inject=(JOBS,)), JOB | TRUE, {}, True),
+        row("never beats always", InjectionPolicy("enabled", (JOBS,), (PODS,)), JOB, {}, False),
         row("always beats disabled", InjectionPolicy("disabled", (), (JOBS,)), JOB, {}, True),
         row("always, but not this one", InjectionPolicy("disabled", (), (JOBS,)), {}, {}, False),
-        row("an annotation beats always", InjectionPolicy(always=(JOBS,)), JOB, FALSE, False),
-        row("an empty never matches none", InjectionPolicy(never=(ALL,)), JOB, {}, True),
+        row("annotation beats always", InjectionPolicy("enabled", (), (JOBS,)), JOB, FALSE, False),
+        row("an empty never matches none", InjectionPolicy(never_inject=(ALL,)), JOB, {}, True),
         row("nor does an empty always", InjectionPolicy("disabled", (), (ALL,)), JOB, {}, False),
         row("another policy injects nothing", InjectionPolicy(policy="off"), {}, {}, False),
     ],

@@ -29,11 +29,11 @@ from istio_aux.injector.rules import (
     evaluate,
 )
 from istio_aux.model import pod as pods
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service
-from istio_aux.model.wish import Wish
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
@@ -112,28 +112,28 @@ FOREIGN = base64.b64encode(base64.b64decode(BUNDLE) + b"\n").decode()
 @pytest.mark.parametrize(
     ("state", "configuration", "facts", "why"),
     [
-        (State.LIVE, ACTIVE, LIVE, "it injects"),
-        (State.DEACTIVATED, recorded(ORIGINAL), LIVE, "none of its webhooks is called for new"),
-        (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
-        (State.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be read"),
-        (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
-        (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
-        (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
-        (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been probed yet"),
-        (State.NOT_PROBED, without_bundle(FOREIGN), LIVE, "it has not been probed yet"),
-        (State.REFUSED, ACTIVE,
+        (Liveness.LIVE, ACTIVE, LIVE, "it injects"),
+        (Liveness.DEACTIVATED, recorded(ORIGINAL), LIVE, "none of its webhooks is called for new"),
+        (Liveness.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never"),
+        (Liveness.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be"),
+        (Liveness.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no End"),
+        (Liveness.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istiod has no"),
+        (Liveness.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready"),
+        (Liveness.NOT_PROBED, ACTIVE, but(probes={}), "it has not been probed yet"),
+        (Liveness.NOT_PROBED, without_bundle(FOREIGN), LIVE, "it has not been probed yet"),
+        (Liveness.REFUSED, ACTIVE,
          but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
          "connection refused"),
-        (State.NOT_PROBED, ACTIVE, but(probes={target(ACTIVE): UNHEARD}), "no connection"),
-        (State.NO_SERVICE, each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE}), LIVE,
+        (Liveness.NOT_PROBED, ACTIVE, but(probes={target(ACTIVE): UNHEARD}), "no connection"),
+        (Liveness.NO_SERVICE, each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE}), LIVE,
          "it names neither Service nor URL"),
-        (State.LIVE, ACTIVE, but(slices=[endpoints("istiod", GONE), *LIVE.slices]), "it injects"),
-        (State.LIVE, ACTIVE, but(slices=(), unseen=UNSEEN), "it injects"),
-        (State.NOT_PROBED, ACTIVE, but(slices=(), unseen=UNSEEN, probes={}), "not been probed"),
+        (Liveness.LIVE, ACTIVE, but(slices=[endpoints("istiod", GONE), *LIVE.slices]), "injects"),
+        (Liveness.LIVE, ACTIVE, but(slices=(), unseen=UNSEEN), "it injects"),
+        (Liveness.NOT_PROBED, ACTIVE, but(slices=(), unseen=UNSEEN, probes={}), "not been probed"),
     ],
 )  # fmt: skip
 def test_the_first_check_that_fails_is_the_state(
-    state: State, configuration: Configuration, facts: Facts, why: str
+    state: Liveness, configuration: Configuration, facts: Facts, why: str
 ) -> None:
     """A ready istiod is not yet live. A probe that reached no injector shows nothing.
 
@@ -141,7 +141,7 @@ def test_the_first_check_that_fails_is_the_state(
     """
     found = one(configuration, facts)
 
-    assert (found.state, found.live) == (state, state is State.LIVE)
+    assert (found.state, found.live) == (state, state is Liveness.LIVE)
     assert why in found.why
     assert found.native is (Capability.NATIVE if found.live else Capability.UNKNOWN)
     assert found.configuration == configuration.metadata.name
@@ -154,7 +154,7 @@ def test_without_any_configuration_the_injector_is_absent() -> None:
 
     for found in ([], [others]):
         [injector] = evaluate(hooks_of(found), LIVE)
-        assert (injector.state, injector.live) == (State.ABSENT, False)
+        assert (injector.state, injector.live) == (Liveness.ABSENT, False)
         assert injector.why == "no webhook configuration of Istio's injector"
         assert (injector.configuration, injector.revision) == ("", "")
 
@@ -166,7 +166,7 @@ def test_an_injector_behind_a_url_is_live_by_its_probe_alone(more: dict[str, str
     configuration = each_webhook(DEFAULT, clientConfig=body)
     probed = {target(configuration): INJECTS}
 
-    assert one(configuration, but(slices=())).state is State.NOT_PROBED
+    assert one(configuration, but(slices=())).state is Liveness.NOT_PROBED
     assert one(configuration, but(slices=(), probes=probed)).live
 
 
@@ -176,8 +176,8 @@ def test_control_planes_are_judged_one_by_one() -> None:
     found = evaluate(hooks_of([OTHER, recorded(ORIGINAL), ACTIVE]), facts)
 
     assert [(each.configuration, each.revision, each.state) for each in found] == [
-        (DEFAULT, "default", State.LIVE),
-        (REVISED, REVISION, State.NO_ENDPOINT),
+        (DEFAULT, "default", Liveness.LIVE),
+        (REVISED, REVISION, Liveness.NO_ENDPOINT),
     ]
 
 
@@ -188,7 +188,7 @@ def test_only_the_control_plane_in_the_root_namespace_counts_where_one_is_given(
 
     assert len(evaluate(hooks_of([ACTIVE, OTHER]), LIVE, root="istio-system")) == 2
     assert len(evaluate(hooks_of([ACTIVE, by_url]), LIVE, root="istio-system")) == 1
-    assert elsewhere.state is State.ABSENT
+    assert elsewhere.state is Liveness.ABSENT
     assert elsewhere.why.endswith("injector for a control plane in namespace kubeflow")
 
 
@@ -203,7 +203,7 @@ def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) ->
 
     found = one(edited(DEFAULT, edit))
 
-    assert (found.state, found.native) == (State.NO_SERVICE, Capability.UNKNOWN)
+    assert (found.state, found.native) == (Liveness.NO_SERVICE, Capability.UNKNOWN)
     assert "istio-system/gone" in found.why
 
 
@@ -232,7 +232,7 @@ def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones
 ) -> None:
     found = tuple(
         Injector(
-            state=State.LIVE if up else State.REFUSED,
+            state=Liveness.LIVE if up else Liveness.REFUSED,
             why="",
             configuration=str(number),
             native=native,
@@ -246,9 +246,9 @@ def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones
     assert ControlPlanes(injectors=found[::-1]).native.capability is answer[0]
 
 
-UP = Injector(state=State.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)
-FAR = Injector(state=State.NOT_PROBED, why="no connection", configuration="far")
-DOWN = Injector(state=State.REFUSED, why="it is no istiod", configuration="old")
+UP = Injector(state=Liveness.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)
+FAR = Injector(state=Liveness.NOT_PROBED, why="no connection", configuration="far")
+DOWN = Injector(state=Liveness.REFUSED, why="it is no istiod", configuration="old")
 
 
 def test_an_injector_is_live_not_live_or_not_known() -> None:
@@ -268,7 +268,7 @@ def test_one_live_injector_is_enough_for_a_mesh() -> None:
 
 
 @pytest.mark.parametrize(
-    ("around", "capability", "proxy"),
+    ("labels", "capability", "proxy"),
     [
         (ENABLED, Capability.UNASKED, {"limits.cpu": 1}),
         ({"istio.io/rev": REVISION}, Capability.NATIVE, {"limits.cpu": 2}),
@@ -277,7 +277,7 @@ def test_one_live_injector_is_enough_for_a_mesh() -> None:
     ],
 )
 def test_a_new_pod_starts_by_what_its_own_injector_makes(
-    around: dict[str, str], capability: Capability, proxy: dict[str, int] | None
+    labels: dict[str, str], capability: Capability, proxy: dict[str, int] | None
 ) -> None:
     """A revision beside another one is the usual way of an upgrade."""
     hooks = hooks_of([ACTIVE, OTHER])
@@ -290,7 +290,7 @@ def test_a_new_pod_starts_by_what_its_own_injector_makes(
         known=True,
     )
 
-    how = planes.start(StartPolicy(), Wish(namespace="team", around=around))
+    how = planes.start(StartPolicy(), InjectionRequest(namespace="team", namespace_labels=labels))
 
     assert (how.capability, how.proxy) == (capability, proxy)
 
@@ -382,12 +382,12 @@ def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
 def test_namespaces_that_go_take_no_pods_and_may_be_gone_in_the_middle() -> None:
     namespaces = {"a": ENABLED, "b": ENABLED, "c": ENABLED, "d": ENABLED, "e": ENABLED | {"x": ""}}
     known = namespaces.copy()
-    found = questions(ISTIOD, hooks_of(ALL), known, parse_namespaces("!x"), going={"a"})
+    found = questions(ISTIOD, hooks_of(ALL), known, parse_namespaces("!x"), terminating={"a"})
 
     assert next(found).namespace == "b"
     del known["c"], known["e"]
     assert [each.namespace for each in found] == ["d"]
-    gone = questions(ISTIOD, hooks_of(ALL), {"a": ENABLED}, going={"a"})
+    gone = questions(ISTIOD, hooks_of(ALL), {"a": ENABLED}, terminating={"a"})
     assert not [*gone]
 
 

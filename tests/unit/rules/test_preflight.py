@@ -24,7 +24,7 @@ from istio_aux.model.annotations import (
     STARTED_WITH,
     TEMPLATES,
 )
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.findings import Code
 from istio_aux.model.limits import Limits, ResourceQuota
@@ -60,7 +60,7 @@ def ours(name: str = OURS) -> dict[str, Configuration]:
     return {name: msgspec.convert(body, Configuration)}
 
 
-def mesh(state: State, native: Capability = Capability.NATIVE) -> ControlPlanes:
+def mesh(state: Liveness, native: Capability = Capability.NATIVE) -> ControlPlanes:
     injector = Injector(
         state=state, why="so", configuration=DEFAULT, native=native, native_why="because"
     )
@@ -138,14 +138,14 @@ def test_whose_settings_count_is_said() -> None:
 
 
 NOT_LIVE = {
-    State.ABSENT: "problem IA0402",
-    State.DEACTIVATED: "problem IA0402",
-    State.NO_CA_BUNDLE: "problem IA0403",
-    State.UNREADABLE: "problem IA0403",
-    State.NO_SERVICE: "problem IA0404",
-    State.NO_ENDPOINT: "problem IA0404",
-    State.REFUSED: "problem IA0401",
-    State.NOT_PROBED: "unknown IA0405",
+    Liveness.ABSENT: "problem IA0402",
+    Liveness.DEACTIVATED: "problem IA0402",
+    Liveness.NO_CA_BUNDLE: "problem IA0403",
+    Liveness.UNREADABLE: "problem IA0403",
+    Liveness.NO_SERVICE: "problem IA0404",
+    Liveness.NO_ENDPOINT: "problem IA0404",
+    Liveness.REFUSED: "problem IA0401",
+    Liveness.NOT_PROBED: "unknown IA0405",
 }
 
 
@@ -180,20 +180,25 @@ def test_two_installations_that_look_after_the_same_pods_are_a_problem(
     ]
 
 
-@pytest.mark.parametrize("state", State)
-def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: State) -> None:
+@pytest.mark.parametrize("state", Liveness)
+def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Liveness) -> None:
     """Istio's recorded webhooks have failurePolicy Fail, so pods are refused while it is away."""
     first, *more = preflight.injectors(mesh(state), ISTIO)
     assert first.what.startswith(DEFAULT)
 
-    if state is State.LIVE:
+    if state is Liveness.LIVE:
         assert coded([first, *more]) == ["ok", "ok"]
         classic = preflight.injectors(mesh(state, Capability.CLASSIC), ISTIO)
         assert coded(classic) == ["ok", "note IA0406"]
     else:
         assert (coded([first]), more) == ([NOT_LIVE[state]], [])
         assert first.do
-    away = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
+    away = {
+        Liveness.NO_CA_BUNDLE,
+        Liveness.UNREADABLE,
+        Liveness.NO_SERVICE,
+        Liveness.NO_ENDPOINT,
+    }
     assert ("New pods that it selects are refused" in first.what) is (state in away)
 
 
@@ -211,7 +216,7 @@ def test_selected_namespaces_are_injected(
     selected: dict[str, dict[str, str]], found: list[str]
 ) -> None:
     """No label is asked for that is there already, and an empty selection is no problem."""
-    results = [*preflight.namespaces("a=b", selected, mesh(State.LIVE))]
+    results = [*preflight.namespaces("a=b", selected, mesh(Liveness.LIVE))]
     assert [f"{each.code}: {each.do}" for each in results] == found
     assert all(each.result == ("note" if each.do else "ok") for each in results)
 
@@ -220,7 +225,7 @@ def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
     """Its namespace has `istio.io/rev`."""
     ambient = {"istio.io/dataplane-mode": "ambient"}
     selected = {"both": ENABLED | ambient, "alone": ambient}
-    _, noted = preflight.namespaces("a=b", selected, mesh(State.LIVE))
+    _, noted = preflight.namespaces("a=b", selected, mesh(Liveness.LIVE))
     assert coded([noted]) == ["note IA0315"]
     assert noted.what.startswith("in an ambient mesh, ")
     assert noted.what.endswith(": alone")
@@ -348,7 +353,7 @@ def test_what_breaks_or_stays_behind_is_named_by_namespace(
     to: To, pod: dict[str, Any], more: Any, found: list[str]
 ) -> None:
     """eventing#6804, website#57244, cloud-sql-proxy#1803, buildkite/agent-stack-k8s#862."""
-    survey = Survey(to, mesh(State.LIVE), {"training": ENABLED}, SMALL)
+    survey = Survey(to, mesh(Liveness.LIVE), {"training": ENABLED}, SMALL)
 
     survey.template(job({"main": None}, phase=None, **pod), "Job/a", **{"kept": False} | more)
 
@@ -377,7 +382,7 @@ def test_what_breaks_or_stays_behind_is_named_by_namespace(
 def test_a_network_policy_is_named_that_keeps_the_ambient_mesh_away(
     ingress: Any, closed: bool
 ) -> None:
-    survey = Survey(To.AMBIENT, mesh(State.LIVE), {"training": ENABLED}, Limits())
+    survey = Survey(To.AMBIENT, mesh(Liveness.LIVE), {"training": ENABLED}, Limits())
     about = {"name": "web", "namespace": "training"}
 
     survey.policy(msgspec.convert({"metadata": about, "spec": {"ingress": ingress}}, NetworkPolicy))
@@ -390,7 +395,7 @@ def test_a_network_policy_is_named_that_keeps_the_ambient_mesh_away(
 def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_judged() -> None:
     """Of a pod whose controller is not known its own manifest is all that shows its next one."""
     pair = {"main": RUNNING, "istio-proxy": RUNNING}
-    survey = Survey(To.NATIVE, mesh(State.LIVE), {"training": ENABLED}, Limits())
+    survey = Survey(To.NATIVE, mesh(Liveness.LIVE), {"training": ENABLED}, Limits())
 
     for owner in (None, ("batch/v1", "Job"), ("ray.io/v1", "RayJob")):
         survey.see(job(pair, owner=owner, **OFTEN), kept=True)
@@ -403,7 +408,9 @@ def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_ju
 
 def test_a_long_way_is_shown_from_its_beginning() -> None:
     many = {f"team-{number:03}": ENABLED for number in range(120)}
-    survey = Survey(To.AMBIENT, mesh(State.LIVE), many | {"both": {**AMBIENT, **ENABLED}}, Limits())
+    survey = Survey(
+        To.AMBIENT, mesh(Liveness.LIVE), many | {"both": {**AMBIENT, **ENABLED}}, Limits()
+    )
     proxy = job({"istio-proxy": RUNNING})
     for name in many:
         survey.see(replace(proxy, metadata=replace(proxy.metadata, namespace=name)), kept=False)

@@ -179,7 +179,7 @@ DELETED = (
 
 
 def leave(story: Story) -> None:
-    story.state.left = True
+    story.state.unwatched = True
 
 
 def deselect(story: Story) -> None:

@@ -304,9 +304,9 @@ def test_istios_cni_captures_what_has_the_label_and_gets_no_sidecar(
     """istio cni/pkg/util/enablement_selector.go Matches; only pods that are looked after count."""
     options = PodOptions(namespaces=parse_namespaces("selected!=no"), pods=parse("chosen!=no"))
     pod = Candidate.of(pods.convert(raw(labels=labels)))
-    going = {"shop"} if "going" in namespace else ()
+    terminating = {"shop"} if "going" in namespace else ()
     _, found = as_admitted(
-        pod, namespace, options, Applications(), lambda _wish: istio, going=going
+        pod, namespace, options, Applications(), lambda _injection: istio, terminating=terminating
     )
     assert found.ambient is captured
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from istio_aux.model import kept, resources
 from istio_aux.model.answers import group
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.model.limits import MOST, Limit, LimitRange, Limits, ResourceQuota
 from istio_aux.model.pod import Key
 from istio_aux.model.policy import Capability, StartPolicy
@@ -198,12 +198,12 @@ held = partial(pods.held, since=LATE, requests=EIGHT)
 
 
 def texts(*pods: TroubledPod) -> list[str]:
-    return [one.text for one in whole(group(pods))]
+    return [one.text for one in run_now(group(pods))]
 
 
 def test_the_holder_of_most_gpus_comes_first_then_that_of_most_pods() -> None:
     none = Requests()
-    found = whole(group((
+    found = run_now(group((
         held("b", requests=none), held("c", requests=none), held("c", requests=none),
         held("a", requests=none), held("z"),
     )))  # fmt: skip

@@ -124,7 +124,7 @@ def test_the_start_says_what_admission_asked_for_and_whether_it_took_effect(
 def ask(found: dict[str, Any]) -> Plan:
     """What is done to a pod whose application asks for a sidecar, and of which nothing is held."""
     pod = pods.decode(msgspec.json.encode(found))
-    return plan(pod, StartPolicy(mode=StartMode.NONE), requested=True, left=lambda _: "")
+    return plan(pod, StartPolicy(mode=StartMode.NONE), requested=True, excluded=lambda _: "")
 
 
 def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:

@@ -24,9 +24,9 @@ import msgspec
 from aiohttp import web
 
 from istio_aux.kube.errors import Backoff
-from istio_aux.kube.objects import in_slices
+from istio_aux.kube.objects import run_cooperatively
 from istio_aux.model import answers
-from istio_aux.model.documents import Work
+from istio_aux.model.documents import Cooperative
 from istio_aux.model.text import printable_json, shortened
 
 _log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def place(pod: answers.ListedPod) -> tuple[str, str]:
 class Kept(Generic[T]):
     """Returns the result of ``work``, and does it rarely."""
 
-    def __init__(self, work: Callable[[], Work[T]]) -> None:
+    def __init__(self, work: Callable[[], Cooperative[T]]) -> None:
         self._work, self._until, self._turn = work, 0.0, asyncio.Lock()
         self._result: T | None = None
 
@@ -147,26 +147,26 @@ class Kept(Generic[T]):
         async with self._turn:
             if self._result is None or clock() >= self._until:
                 began = clock()
-                self._result = await in_slices(self._work())
+                self._result = await run_cooperatively(self._work())
                 self._until = clock() + min(max(KEPT, RARELY * (clock() - began)), LONGEST)
             return self._result
 
 
 def application(
     readiness: Callable[[], tuple[bool, list[str]]],
-    status: Callable[[], Work[answers.ProcessStatus]],
-    metrics: Callable[[], Work[bytes]],
-    pods: Callable[[], Work[tuple[list[answers.ListedPod], bool]]],
+    status: Callable[[], Cooperative[answers.ProcessStatus]],
+    metrics: Callable[[], Cooperative[bytes]],
+    pods: Callable[[], Cooperative[tuple[list[answers.ListedPod], bool]]],
 ) -> web.Application:
     """Make the application of the status port of what `Wiring` returns."""
 
-    def list_pods() -> Work[
+    def list_pods() -> Cooperative[
         tuple[dict[tuple[str, ...], list[answers.ListedPod]], bool, list[answers.Holder]]
     ]:
         every, leader = yield from pods()
         return {answers.STATES: every}, leader, (yield from status()).holders
 
-    def written() -> Work[bytes]:
+    def written() -> Cooperative[bytes]:
         return printable_json(msgspec.json.encode((yield from status())))
 
     listed, kept_metrics, kept_status = Kept(list_pods), Kept(metrics), Kept(written)

@@ -1,6 +1,6 @@
 """What is watched: one watch for each collection, which feeds every handler that needs its objects.
 
-`Surroundings` has the namespaces, the webhook configurations and Istio's injectors. Commands use it
+`MeshWatch` has the namespaces, the webhook configurations and Istio's injectors. Commands use it
 alone, `wiring` beside the controllers of ``serve``.
 """
 
@@ -46,7 +46,7 @@ PATIENCE = 2 * DRY_RUN
 of versions that follows, take up to `DRY_RUN` each."""
 
 
-class Surroundings:
+class MeshWatch:
     """The namespaces, the webhook configurations and Istio's injectors. This class only watches.
 
     A command or a controller adds to ``watches`` what else it needs.

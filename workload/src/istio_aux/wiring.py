@@ -24,7 +24,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership, Lease, own_identity
 from istio_aux.model import answers
 from istio_aux.model.applications import Applications
-from istio_aux.model.documents import Work
+from istio_aux.model.documents import Cooperative
 from istio_aux.model.election import Checkpoint, read_checkpoint
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.moment import Clock, TokenLife, token_life
@@ -39,7 +39,7 @@ from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
 from istio_aux.status import Kept, listed, place, send_notices
 from istio_aux.telemetry import Telemetry
-from istio_aux.watches import Need, Surroundings
+from istio_aux.watches import MeshWatch, Need
 
 # As `/pods` shows them.
 _TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost", "unstarted")
@@ -78,7 +78,7 @@ class Wiring:
             source="/".join(settings.lease or ()),
             clock=clock,
         )
-        self._around = Surroundings(
+        self._mesh_watch = MeshWatch(
             self.client,
             settings,
             self.telemetry,
@@ -87,7 +87,7 @@ class Wiring:
             clock=clock,
             ordered=settings.webhook_configuration is not None,
         )
-        self._watches, self._injectors = self._around.watches, self._around.injectors
+        self._watches, self._injectors = self._mesh_watch.watches, self._mesh_watch.injectors
         self._leadership = Leadership()
         if lease := settings.lease:
             self._leadership = Lease(
@@ -103,7 +103,7 @@ class Wiring:
             self.telemetry,
             self._start_of,
             self.client,
-            left=self._injectors.left_to_ambient,
+            excluded=self._injectors.left_to_ambient,
         )
         self._scope = QuitScope(
             policy=settings.quit_policy,
@@ -113,7 +113,7 @@ class Wiring:
         )
         self._quit = QuitController(
             self.client,
-            self._around.namespaces,
+            self._mesh_watch.namespaces,
             self.telemetry,
             self._events,
             self._scope,
@@ -122,13 +122,13 @@ class Wiring:
         )
         self._repair = RepairController(
             self.client,
-            self._around.namespaces,
+            self._mesh_watch.namespaces,
             self.telemetry,
             self._events,
             policy=settings.repair_policy,
             options=settings.pod_options,
             clock=clock,
-            going=self._around.namespaces.going,
+            terminating=self._mesh_watch.namespaces.terminating,
             leadership=self._leadership,
         )
         self._listed = self._watch_pods()
@@ -188,7 +188,7 @@ class Wiring:
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
         works = {
-            **self._around.work(),
+            **self._mesh_watch.work(),
             "events": self._events.run,
             "repair": functools.partial(self._repair.run, self._listed),
         }
@@ -213,7 +213,7 @@ class Wiring:
             missing["webhook"] = "not listening"
         return self._ready, [f"{name}: {what}" for name, what in missing.items()]
 
-    def status(self) -> Work[answers.ProcessStatus]:
+    def status(self) -> Cooperative[answers.ProcessStatus]:
         """Return the present status."""
         troubled = yield from self._quit.survey()
         totals, held = Counter[str](), list[answers.TroubledPod]()
@@ -235,7 +235,9 @@ class Wiring:
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         planes, unreadable = self._injectors.control_planes, self._watches.unreadable()
         expires = self._token_life().exp
-        selected = sorted(self._scope.namespaces.difference(self._around.namespaces.going))
+        selected = sorted(
+            self._scope.namespaces.difference(self._mesh_watch.namespaces.terminating)
+        )
         ambient = 0
         for number, name in enumerate(selected):
             if number % answers.SLICE == 0:
@@ -295,14 +297,14 @@ class Wiring:
             dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[: answers.LONGEST]),
         )
 
-    def pods(self) -> Work[tuple[list[answers.ListedPod], bool]]:
+    def pods(self) -> Cooperative[tuple[list[answers.ListedPod], bool]]:
         """Return the pods that need attention, in the order of `place`, and whether this leads."""
         unmeshed = yield from self._repair.unmeshed()
         troubled = yield from self._quit.survey()
         found = yield from answers.in_order(listed(unmeshed, troubled), place)
         return found, self._leadership.held
 
-    def metrics(self) -> Work[bytes]:
+    def metrics(self) -> Cooperative[bytes]:
         """Return all metrics."""
         yield from self._quit.survey()
         return self.telemetry.render()

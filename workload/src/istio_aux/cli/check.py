@@ -1,6 +1,6 @@
 """`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
 
-`cli.preflight` judges. `wiring.Surroundings` watches for a moment, as it does for `serve`.
+`cli.preflight` judges. `watches.MeshWatch` watches for a moment, as it does for `serve`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off
 from istio_aux.model.failed import recent_failure
 from istio_aux.model.findings import Code, ignored
+from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Right
 from istio_aux.model.webhooks import Configuration, Service
-from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
 from istio_aux.telemetry import Telemetry
-from istio_aux.watches import Surroundings
+from istio_aux.watches import MeshWatch
 
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
@@ -81,18 +81,18 @@ async def _run_checks(
     settings = found.first.settings
     if request.selectors is not None:
         settings = msgspec.structs.replace(settings, namespace_selectors=request.selectors)
-    around = Surroundings(client, settings, Telemetry())
+    mesh_watch = MeshWatch(client, settings, Telemetry())
     asked = _rights_here(client) if found.gap and not request.pre else None
     results += await _tried("rights", asked or _rights(client, settings, request))
-    async with around.watched():
+    async with mesh_watch.watched():
         results += await _tried("kubernetes", _versions(client, server))
-        mesh = around.injectors.control_planes
-        configurations = {key.name: it for key, it in around.injectors.configurations.items()}
+        mesh = mesh_watch.injectors.control_planes
+        configurations = {key.name: it for key, it in mesh_watch.injectors.configurations.items()}
         ours = settings.webhook_configuration or min(
             (key for key, it in configurations.items() if it.is_ours),
             default=None,
         )
-        missing = around.watches.missing()
+        missing = mesh_watch.watches.missing()
         results[:0] = await _tried(
             "versions",
             _images(
@@ -102,7 +102,7 @@ async def _run_checks(
                 None if "injectors" in missing else configurations.values(),
             ),
         )
-        forbidden = around.watches.forbidden
+        forbidden = mesh_watch.watches.forbidden
         results += (
             preflight.unknown(
                 name,
@@ -117,17 +117,20 @@ async def _run_checks(
             results += preflight.injectors(mesh, configurations)
             results += await _tried("installation", _unready(client, configurations))
         if request.to:
-            results += await _tried("pods", _moving(client, To(request.to), mesh, around, found))
+            results += await _tried(
+                "pods", _moving(client, To(request.to), mesh, mesh_watch, found)
+            )
             return
         results += preflight.untried(mesh, missing)
         selected = {
             name: labels
-            for name, labels in around.namespaces.items()
-            if settings.namespace_selectors.matches(labels) and name not in around.namespaces.going
+            for name, labels in mesh_watch.namespaces.items()
+            if settings.namespace_selectors.matches(labels)
+            and name not in mesh_watch.namespaces.terminating
         }
         if "namespaces" not in missing:
             every = await cluster.find(client, None) if request.config else found
-            results += preflight.overlapping(every.shared(around.namespaces))
+            results += preflight.overlapping(every.shared(mesh_watch.namespaces))
             results += preflight.namespaces(
                 str(settings.namespace_selectors),
                 selected,
@@ -137,7 +140,7 @@ async def _run_checks(
                 results += await _tried("ambient", _ambient(client))
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
-                results += await _tried("pods", _pods(client, judges, mesh, around.namespaces))
+                results += await _tried("pods", _pods(client, judges, mesh, mesh_watch.namespaces))
         if selected and ours in configurations and not request.pre:
             results += await _admission(client, settings, selected)
     if settings.lease and not request.pre:
@@ -298,10 +301,10 @@ async def _pods(
             continue
         judged = found.judge(pod, labels, now)
         meshed, wanted = report.outside(pod, labels, judged, mesh.expected, now=now.date)
-        settings, wish = judged.installation.settings, Wish.of(pod, labels)
+        settings, injection = judged.installation.settings, InjectionRequest.of(pod, labels)
         owner = controller(about)
         how = msgspec.structs.replace(
-            mesh.start(settings.start(Capability.UNKNOWN), wish),
+            mesh.start(settings.start(Capability.UNKNOWN), injection),
             job=JobCounts(exits=bool(owner and owner.uid in jobs)),
             limits=limits.of(about.namespace),
         )
@@ -344,10 +347,10 @@ async def _cut_off(
             continue
         labels = namespaces[where]
         ours, out = found.of(each.pod, labels)
-        wish = Wish.of(each.pod, labels)
-        if out.why or not mesh.expected(wish).expected:
+        injection = InjectionRequest.of(each.pod, labels)
+        if out.why or not mesh.expected(injection).expected:
             continue
-        how = mesh.start(ours.settings.start(Capability.UNKNOWN), wish)
+        how = mesh.start(ours.settings.start(Capability.UNKNOWN), injection)
         made = after_injection(each.pod, plan(each.pod, msgspec.structs.replace(how, job=each.job)))
         cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
@@ -357,22 +360,22 @@ async def _moving(
     client: Client,
     to: To,
     mesh: ControlPlanes,
-    around: Surroundings,
+    mesh_watch: MeshWatch,
     found: Installations,
 ) -> list[preflight.CheckResult]:
     """Say what breaks or stays behind when the cluster goes native or ambient."""
-    if not mesh.known or "namespaces" in around.watches.missing():
+    if not mesh.known or "namespaces" in mesh_watch.watches.missing():
         return [preflight.unknown("namespaces", "the injectors have no answer yet", "check again")]
     unread = list[str]()
     survey = Survey(
         to,
         mesh,
-        around.namespaces,
+        mesh_watch.namespaces,
         await _limits(client, unread) if to is To.NATIVE else Limits(),
     )
 
     def kept(pod: Pod) -> bool:
-        _, out = found.of(pod, around.namespaces.get(pod.metadata.namespace, {}))
+        _, out = found.of(pod, mesh_watch.namespaces.get(pod.metadata.namespace, {}))
         return not out.why
 
     async for pod in workloads.list_pods(client, "", actions.NOT_TERMINAL):

@@ -24,11 +24,12 @@ from istio_aux.model.annotations import (
     PROXY_CONFIG,
     START,
     TEMPLATES,
-    begun,
+    matching_prefixes,
     native_asked,
     start_order,
 )
 from istio_aux.model.findings import Code
+from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import Limits
 from istio_aux.model.owners import JobCounts, controller, group
 from istio_aux.model.pod import Metadata, Pod, Struct
@@ -36,7 +37,6 @@ from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
-from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.start import not_native
 from istio_aux.start.plan import before_injection, own_mode
 
@@ -104,7 +104,7 @@ _OBSTACLES = (
         f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
     ),
     Obstacle(
-        Code.RAISED,
+        Code.MORE_REQUESTED,
         "will be refused: beside a native sidecar they need more than is allowed",
         "lower what init containers ask for, or raise what quotas and limits allow",
         Verdict.PROBLEM,
@@ -115,8 +115,8 @@ _OBSTACLES = (
         f'try them on one pod with {NATIVE_SIDECAR}: "true"',
     ),
     Obstacle(
-        Code.HURRIED,
-        f"may fail: {not_native.HURRIED}, and their Job counts exit codes of proxies",
+        Code.SHORT_GRACE,
+        f"may fail: {not_native.SHORT_GRACE}, and their Job counts exit codes of proxies",
         f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
         Verdict.PROBLEM,
     ),
@@ -173,24 +173,26 @@ _SMALL = Obstacle(
     Verdict.PROBLEM,
 )
 _CLASSIC = Obstacle(
-    Code.STAY_CLASSIC,
+    Code.CLASSIC_BY_ANNOTATION,
     "stay classic by their own annotation",
     f"take out {START} or {NATIVE_SIDECAR}",
 )
-_ASKING = Obstacle(Code.ASK, f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT)
+_ASKING = Obstacle(
+    Code.ASKS_FOR_SIDECAR, f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT
+)
 _ENDING = Obstacle(
     Code.END_PROXY,
     "end a proxy that will not be there, and may fail by that",
     _TAKE_OUT,
 )
 _PORTS = Obstacle(
-    Code.CLOSED,
+    Code.CLOSED_TO_AMBIENT,
     f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
     f"allow TCP port {HBONE}, too",
     Verdict.PROBLEM,
 )
 _BOTH = Obstacle(
-    Code.BOTH,
+    Code.INJECTION_WINS,
     "labels win over the one for ambient",
     "remove them when the namespace is moved",
 )
@@ -238,22 +240,22 @@ class Survey:
     ) -> None:
         """Take in the next pod of a workload; ``job``: what that counts as a failure."""
         where = pod.metadata.namespace
-        wish = Wish.of(pod, self._namespaces.get(where, {}))
-        around = Wish(namespace=where, around=wish.around)
-        if any(self._mesh.expected(each).expected for each in (wish, around)):
-            how = self._mesh.start(StartPolicy(job=job, limits=self._limits.of(where)), wish)
+        injection = InjectionRequest.of(pod, self._namespaces.get(where, {}))
+        any_pod = InjectionRequest(namespace=where, namespace_labels=injection.namespace_labels)
+        if any(self._mesh.expected(each).expected for each in (injection, any_pod)):
+            how = self._mesh.start(StartPolicy(job=job, limits=self._limits.of(where)), injection)
             how = replace(how, capability=Capability.UNASKED)
             native = self._to is To.NATIVE
-            for found in _native(pod, wish, how, kept) if native else _ambient(pod, wish):
+            for found in _native(pod, injection, how, kept) if native else _ambient(pod, injection):
                 self._add(where, found, name)
 
     def policy(self, policy: NetworkPolicy) -> None:
         """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
         about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
         meshed = self._mesh.expected(
-            Wish(
+            InjectionRequest(
                 namespace=about.namespace,
-                around=self._namespaces.get(about.namespace, {}),
+                namespace_labels=self._namespaces.get(about.namespace, {}),
             )
         ).expected
         if meshed and ports and all(of and not any(p.reached for p in of) for of in ports):
@@ -279,7 +281,9 @@ class Survey:
         self._found[namespace].setdefault(found, {})[name] = None
 
 
-def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obstacle]:
+def _native(
+    pod: Pod, injection: InjectionRequest, how: StartPolicy, kept: bool
+) -> Iterator[Obstacle]:
     stays = kept and not_native.certain(pod, how)
     if stays:
         yield _KEPT
@@ -290,7 +294,7 @@ def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obst
         yield _COUNTING
     if resources.too_small(pod, native=True, proxy=how.proxy):
         yield _SMALL
-    if wish.asks is False:
+    if injection.asks is False:
         yield _REFUSING[To.NATIVE]
     mode, _ = own_mode(pod)
     if native_asked.get(pod.metadata) is False or mode in {StartMode.HOLD, StartMode.NONE}:
@@ -299,16 +303,16 @@ def _native(pod: Pod, wish: Wish, how: StartPolicy, kept: bool) -> Iterator[Obst
         yield _INIT
 
 
-def _ambient(pod: Pod, wish: Wish) -> Iterator[Obstacle]:
+def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
     if any(scripts.ends_its_proxy(pod)):
         yield _ENDING
-    if wish.asks is not None:
-        yield _ASKING if wish.asks else _REFUSING[To.AMBIENT]
-    # What admission has written is no wish of its author.
-    keys = [] if start_order.on(pod.metadata) else begun(pod.metadata, _FOR_SIDECARS)
+    if injection.asks is not None:
+        yield _ASKING if injection.asks else _REFUSING[To.AMBIENT]
+    # What admission has written is no request of its author.
+    keys = [] if start_order.on(pod.metadata) else matching_prefixes(pod.metadata, _FOR_SIDECARS)
     if keys:
         yield Obstacle(
-            Code.VAIN,
+            Code.NO_EFFECT,
             f"have annotations without effect ({listed(keys)})",
             _TAKE_OUT,
         )

@@ -22,7 +22,7 @@ from istio_aux.kube.clock import now, system_clock
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.owners import PodController, controller
 from istio_aux.model.pod import PROXY, Pod
@@ -41,7 +41,7 @@ from istio_aux.rights import EVICT, QUIT_RIGHTS
 from istio_aux.settings import Settings
 from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
-from istio_aux.watches import PATIENCE, Surroundings, Watches
+from istio_aux.watches import PATIENCE, MeshWatch, Watches
 
 _GONE = "it ended without a quit"
 _HELP = (
@@ -229,7 +229,7 @@ class _FreeRun:
             return False
         if isinstance(state.decision, Ignore) and state.asks_for != "blocked":
             return True
-        return state.left or state.asks_for == "quit"
+        return state.unwatched or state.asks_for == "quit"
 
     def _outcome(self, key: Key) -> report.QuitVerdict:
         """What became of a pod that hung, and why."""
@@ -301,7 +301,7 @@ async def _restart(
     done = dict[Key, Restart]()
     dry_run = request.dry_run
 
-    def left(most: float = request.patience) -> float:
+    def remaining(most: float = request.patience) -> float:
         return max(0.0, min(most, end - now()))
 
     def mesh_changed(mesh: ControlPlanes) -> None:
@@ -310,7 +310,7 @@ async def _restart(
     def relabelled(namespace: str) -> None:
         repair.store.invalidate(namespace)
 
-    around = Surroundings(
+    mesh_watch = MeshWatch(
         client,
         settings,
         telemetry,
@@ -321,37 +321,37 @@ async def _restart(
     leadership = Leadership(held=False)
     repair = RepairController(
         client,
-        around.namespaces,
+        mesh_watch.namespaces,
         telemetry,
         events,
         policy=RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours),
         options=settings.pod_options,
-        going=around.namespaces.going,
+        terminating=mesh_watch.namespaces.terminating,
         limits=RolloutLimits(restarts=request.limit),
         restarted=done.__setitem__,
         leadership=leadership,
     )
     repair.store.set_applications(ours.applications)
-    pods = around.watches.add(
+    pods = mesh_watch.watches.add(
         "pods",
         actions.collection("v1", "pods", request.namespace or ""),
         Pod,
         repair.store,
         selection=actions.NOT_TERMINAL,
     )
-    async with around.watched(events.run(), repair.run(pods.synced)):
-        watches = around.watches
-        known = await until(lambda: watches.refused or pods.synced.is_set(), left(PATIENCE))
+    async with mesh_watch.watched(events.run(), repair.run(pods.synced)):
+        watches = mesh_watch.watches
+        known = await until(lambda: watches.refused or pods.synced.is_set(), remaining(PATIENCE))
         if watches.forbidden:
             return f"this account may not list {listed(watches.forbidden.values())}: {DELETE_JOB}"
         if missing := _missing(watches):
             return missing
-        if not (known and around.injectors.control_planes.known):
+        if not (known and mesh_watch.injectors.control_planes.known):
             return "it is not known whether Istio injects: see `istio-aux check`"
-        over = await until(lambda: repair.finished, left(PATIENCE + SETTLED)) or dry_run
+        over = await until(lambda: repair.finished, remaining(PATIENCE + SETTLED)) or dry_run
         if not dry_run:
             leadership.lead(True)
-            over = await until(lambda: repair.finished, left())
+            over = await until(lambda: repair.finished, remaining())
             await repair.stop(_END)
             await events.sent(_END)
     report.show(
@@ -375,14 +375,14 @@ def _restarts(
         yield report.RestartVerdict(key.namespace, key.name, "restarted", action.reason)
     candidates, dry_run = repair.candidates(), request.dry_run
     chosen = set(candidates[: request.limit] if dry_run else ())
-    left = set(candidates) - chosen
+    not_chosen = set(candidates) - chosen
     late = f" within {request.patience:g} s"
     if dry_run or len(done) >= request.limit:
         late = f": the limit is {request.limit}"
-    for pod in whole(repair.unmeshed()):
+    for pod in run_now(repair.unmeshed()):
         yield report.RestartVerdict(
             pod.namespace,
             pod.name,
             "would-restart" if pod in chosen else "kept",
-            f"{pod.reason}; not restarted{late}" if pod in left else pod.reason,
+            f"{pod.reason}; not restarted{late}" if pod in not_chosen else pod.reason,
         )

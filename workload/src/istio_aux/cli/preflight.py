@@ -16,15 +16,15 @@ from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import AGENTS, Agent, ControlPlanes, not_ready
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_order
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.ending import DRAIN, LONG
 from istio_aux.model.findings import Code
+from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, Right, StartPolicy
 from istio_aux.model.text import NO_COMMAND, Command, command, commands, listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
-from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.quit.rules import Action, Quit
 from istio_aux.repair import rules as repair
 from istio_aux.start.plan import before_injection, plan
@@ -267,26 +267,32 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
 
 
 _NOT_LIVE = {
-    State.ABSENT: (
+    Liveness.ABSENT: (
         Code.NO_INJECTOR,
         "install Istio, or relate istio-aux to the Istio that is there",
     ),
-    State.DEACTIVATED: (
+    Liveness.DEACTIVATED: (
         Code.NO_INJECTOR,
         "activate a revision: `istioctl tag set default --revision ...`",
     ),
-    State.NO_CA_BUNDLE: (Code.NO_CA, "start istiod; it writes its CA into the configuration"),
-    State.UNREADABLE: (Code.NO_CA, "restart istiod; it writes its CA into the configuration"),
-    State.NO_SERVICE: (
+    Liveness.NO_CA_BUNDLE: (
+        Code.NO_CA,
+        "start istiod; it writes its CA into the configuration",
+    ),
+    Liveness.UNREADABLE: (
+        Code.NO_CA,
+        "restart istiod; it writes its CA into the configuration",
+    ),
+    Liveness.NO_SERVICE: (
         Code.NO_ISTIOD,
         "install or start the istiod that the configuration names, or delete it",
     ),
-    State.NO_ENDPOINT: (Code.NO_ISTIOD, "start istiod"),
-    State.REFUSED: (
+    Liveness.NO_ENDPOINT: (Code.NO_ISTIOD, "start istiod"),
+    Liveness.REFUSED: (
         Code.INJECTOR_FAILS,
         "see the log of istiod, and what is between the API server and its port 15017",
     ),
-    State.NOT_PROBED: (
+    Liveness.NOT_PROBED: (
         Code.NOT_PROBED,
         "let the workload create pods as dry runs in a namespace that is injected",
     ),
@@ -295,7 +301,12 @@ _NOT_LIVE = {
 
 
 # The API server calls a webhook that is not there, which fails.
-_AWAY = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
+_AWAY = {
+    Liveness.NO_CA_BUNDLE,
+    Liveness.UNREADABLE,
+    Liveness.NO_SERVICE,
+    Liveness.NO_ENDPOINT,
+}
 
 
 def injectors(
@@ -362,7 +373,7 @@ def namespaces(
         return
     ambient, asking, others = list[str](), list[tuple[str, str]](), list[str]()
     for name, labels in sorted(selected.items()):
-        answer = mesh.expected(Wish(namespace=name, around=labels))
+        answer = mesh.expected(InjectionRequest(namespace=name, namespace_labels=labels))
         if answer.expected:
             continue
         if ambient_by({}, labels):
@@ -378,7 +389,7 @@ def namespaces(
     for name, why in asking[:NAMED]:
         yield _note(
             check,
-            Code.LABEL_VAIN,
+            Code.LABEL_NO_INJECTOR,
             f"{name}: {what}, although its label asks for that: {why}",
             "see which istiod the label names, and its injection policy",
         )
@@ -460,7 +471,7 @@ def change(
         case _ if not expectation.expected:
             return None
         case _:
-            planned = plan(before_injection(pod), how, left=lambda _: "")
+            planned = plan(before_injection(pod), how, excluded=lambda _: "")
             what = _STARTED.get(planned.started_with or "")
             kind, _, _ = planned.writes.get(NOT_NATIVE, "").partition(":")
             return f"{what}, not native: {kind}" if what and kind else what

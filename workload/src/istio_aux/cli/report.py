@@ -21,16 +21,16 @@ from istio_aux.cli.output import Output
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
-from istio_aux.model.documents import whole
+from istio_aux.model.documents import run_now
 from istio_aux.model.ending import cut_off, killed
 from istio_aux.model.failed import failure
 from istio_aux.model.findings import Code, Remark, ignored
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.owners import controller
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import NO_COMMAND, Command, listed, printable, printable_json
-from istio_aux.model.wish import Wish
 from istio_aux.quit.facts import ContainerVerdict
 from istio_aux.quit.rules import Action, Quit, Report, Wait
 from istio_aux.repair.candidate import Candidate
@@ -47,7 +47,7 @@ from istio_aux.start.plan import bad_values, effective_start
 T = TypeVar("T", bound="Finding | QuitVerdict")
 
 # `audit --help` says what they mean.
-State = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed", "failed"]
+AuditState = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed", "failed"]
 
 QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
@@ -64,9 +64,11 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     start: str | None = None
     end: str = ""  # What the pod loses, or has lost, at its end.
     installation: str = ""  # Whose settings these are.
-    state: State | None = None  # The word of `audit`.
+    state: AuditState | None = None  # The word of `audit`.
     code: Code | None = None  # Of that state.
-    codes: tuple[Code, ...] = ()  # Of all findings: also of wishes, and of its end.
+    codes: tuple[
+        Code, ...
+    ] = ()  # The codes of all findings: also of the annotations, and of the end.
     ignored: tuple[Code, ...] = ()
     verdict: str = ""  # What the pod alone asks for, if the ``action`` is another one.
     left_out: str = ""  # As in `Finding`; likewise below.
@@ -84,7 +86,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     owner: str = ""  # The pod's controller, such as TFJob/mnist.
     created: datetime | None = None
-    state: State
+    state: AuditState
     code: Code
     # When the last finished payload container ended, or the proxy of a lost pod, or when an
     # unstarted pod could have started, or an unmeshed one was created; None: unknown.
@@ -120,7 +122,7 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
-        return whole(
+        return run_now(
             group(
                 msgspec.convert(each, TroubledPod, from_attributes=True)
                 for each in self.findings
@@ -225,7 +227,7 @@ def audit(
     pod: Pod,
     labels: Labels | None,
     judged: Judgement,
-    expected: Callable[[Wish], Expectation],
+    expected: Callable[[InjectionRequest], Expectation],
     listens: bool | None = None,
     *,
     now: datetime,
@@ -284,7 +286,7 @@ def outside(
     pod: Pod,
     labels: Labels | None,
     judged: Judgement,
-    expected: Callable[[Wish], Expectation],
+    expected: Callable[[InjectionRequest], Expectation],
     listens: bool | None = None,
     *,
     now: datetime,
@@ -309,7 +311,7 @@ def outside(
     )
 
 
-def state_of(pod: Pod, decision: Action) -> State | None:
+def state_of(pod: Pod, decision: Action) -> AuditState | None:
     """The state of a pod; None when all is well."""
     phase = pod.status.phase
     if phase not in {"Pending", "Running"}:  # The quit controller handles no other one.
@@ -415,7 +417,7 @@ def audit_text(
                 COLOURS[state] if counted[state] else Style.PLAIN,
             )
         )
-        for state in get_args(State)
+        for state in get_args(AuditState)
     ]
     summary = f"pods: {audit.pods}; {', '.join(counts)}"
     if audit.unknown:

@@ -293,10 +293,10 @@ class _Search(msgspec.Struct):
             yield _Target(first, "" if everywhere else namespace, kind)
             return
         for text in [f"{first}/{name}" for name in names] if kind else given:
-            left, slash, name = text.rpartition("/")
-            kind = self._type(left) if slash else _POD
+            prefix, slash, name = text.rpartition("/")
+            kind = self._type(prefix) if slash else _POD
             if kind is None:  # NAMESPACE/NAME, unless the type is misspelt.
-                yield _Target(text, left, _POD, name)
+                yield _Target(text, prefix, _POD, name)
             elif everywhere:
                 yield _Target(f"{text}: expected no name with -A")
             elif not kind.namespaced:
@@ -334,17 +334,16 @@ class _Search(msgspec.Struct):
 
     def _hint(self, target: _Target) -> str:
         """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
-        left, slash, _ = target.text.rpartition("/")
-        if not slash or self._type(left):
+        prefix, slash, _ = target.text.rpartition("/")
+        if not slash or self._type(prefix):
             return ""
         known = [
             each.kind.lower()
             for each in self.types
             if (each.group, each.kind) in templates.WORKLOADS
         ]
-        return (
-            f"; {quoted(left)} is no type of this cluster either; types with pods: {listed(known)}"
-        )
+        types = f"types with pods: {listed(known)}"
+        return f"; {quoted(prefix)} is no type of this cluster either; {types}"
 
     async def _owned(
         self,

@@ -17,10 +17,10 @@ import msgspec
 
 from istio_aux.model import documents, kept
 from istio_aux.model.annotations import INJECTION, text_label
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Struct
 from istio_aux.model.selectors import TOO_MANY_LABELS, LabelSelector, Selector, convert
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
-from istio_aux.model.wish import Wish
 
 injection_label = text_label(INJECTION)
 """Label of a namespace; with another value than ``enabled`` no webhook of Istio selects it."""
@@ -36,9 +36,9 @@ class InjectionPolicy(msgspec.Struct, frozen=True):
     # other value istiod injects nothing at all.
     policy: str = "enabled"
     # Selectors of pods that get no sidecar unless they ask for one.
-    never: tuple[Selector, ...] = ()
-    # Selectors of pods that get one unless they, or ``never``, say otherwise.
-    always: tuple[Selector, ...] = ()
+    never_inject: tuple[Selector, ...] = ()
+    # Selectors of pods that get one unless they, or ``never_inject``, say otherwise.
+    always_inject: tuple[Selector, ...] = ()
 
 
 Policies = Mapping[ControlPlane, InjectionPolicy]
@@ -91,8 +91,8 @@ def read_policy(text: str) -> InjectionPolicy:
         raise ValueError("too much to judge")
     return InjectionPolicy(
         policy=config.policy or "",
-        never=tuple(_readable(config.never_inject_selector or ())),
-        always=tuple(_readable(config.always_inject_selector or ())),
+        never_inject=tuple(_readable(config.never_inject_selector or ())),
+        always_inject=tuple(_readable(config.always_inject_selector or ())),
     )
 
 
@@ -106,37 +106,37 @@ def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
     )
 
 
-def expected(wish: Wish, hooks: Sequence[Hook], policies: Policies) -> Expectation:
-    """Decide whether the pod with this wish would get a sidecar if it were created now.
+def expected(injection: InjectionRequest, hooks: Sequence[Hook], policies: Policies) -> Expectation:
+    """Decide whether the pod would get a sidecar if it were created now.
 
     The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
     others from injecting it.
     """
-    if reason := next(wish.against(), None):
+    if reason := next(injection.refusals(), None):
         return Expectation(expected=False, reason=reason)
     if not hooks:
         return Expectation(expected=False, reason="there is no webhook of Istio's injector")
-    if wish.around is None or TOO_MANY_LABELS in wish.around:
-        reason = f"the labels of namespace {wish.namespace} are not known"
-        if wish.around:
+    if injection.namespace_labels is None or TOO_MANY_LABELS in injection.namespace_labels:
+        reason = f"the labels of namespace {injection.namespace} are not known"
+        if injection.namespace_labels:
             reason += f": more than {kept.MOST} bytes are too much to judge"
         return Expectation(expected=None, reason=reason)
-    unsure = against = None
+    unsure = refused = None
     for hook in hooks:
-        if hook.selects(wish.around, wish.labels):
-            answer = _answer(wish, hook, policies.get(hook.control_plane))
+        if hook.selects(injection.namespace_labels, injection.labels):
+            answer = _answer(injection, hook, policies.get(hook.control_plane))
             if answer.expected:
                 return answer
             if answer.expected is None:
                 unsure = unsure or answer
             else:
-                against = against or answer
-    return unsure or against or _unselected(wish, wish.around)
+                refused = refused or answer
+    return unsure or refused or _unselected(injection, injection.namespace_labels)
 
 
-def _answer(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
+def _answer(injection: InjectionRequest, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
     """Judge a pod that ``hook`` selects."""
-    injects, why = _injects(wish, hook, policy)
+    injects, why = _injects(injection, hook, policy)
     return Expectation(
         expected=injects,
         reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
@@ -147,33 +147,35 @@ def _answer(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> Expectati
     )
 
 
-def _injects(wish: Wish, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
-    """Decide as istiod does (injectRequired), after `Wish.against` gave no reason; and say why."""
+def _injects(
+    injection: InjectionRequest, hook: Hook, policy: InjectionPolicy | None
+) -> tuple[bool | None, str]:
+    """Decide about a pod without `InjectionRequest.refusals`, as istiod does; and say why."""
     if hook.unclear:
         return None, hook.unclear
     if policy and policy.policy not in {"enabled", "disabled"}:
         return False, f'injection policy "{policy.policy}": Istio injects nothing'
-    if wish.asks:
-        return True, wish.said
+    if injection.asks:
+        return True, injection.said
     if policy is None:
         return None, "istiod's injection policy is not known"
     for verdict, selectors, name in (
-        (False, policy.never, "neverInjectSelector"),
-        (True, policy.always, "alwaysInjectSelector"),
+        (False, policy.never_inject, "neverInjectSelector"),
+        (True, policy.always_inject, "alwaysInjectSelector"),
     ):
         for selector in selectors:
             # An empty selector, which matches everything elsewhere, matches nothing here.
-            if selector.requirements and selector.matches(wish.labels):
+            if selector.requirements and selector.matches(injection.labels):
                 return verdict, f"{name} {selector} matches it"
     return policy.policy == "enabled", f"injection policy: {policy.policy}"
 
 
-def _unselected(wish: Wish, around: Mapping[str, str]) -> Expectation:
+def _unselected(injection: InjectionRequest, namespace_labels: Mapping[str, str]) -> Expectation:
     reason = "no webhook of Istio's injector selects it"
-    if ambient := wish.ambient:
+    if ambient := injection.ambient:
         reason += f"; {ambient}"
-    if injection_label.on(around) and injection_label.get(around) != "enabled":
-        reason += f"; namespace {injection_label.shown(around)}"
+    if injection_label.on(namespace_labels) and injection_label.get(namespace_labels) != "enabled":
+        reason += f"; namespace {injection_label.shown(namespace_labels)}"
     return Expectation(expected=False, reason=reason)
 
 

@@ -22,6 +22,7 @@ import msgspec
 from istio_aux.injector.injection import Hook
 from istio_aux.injector.rules import NativeCheck, Probe
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import PROXY, Struct, decode
 from istio_aux.model.policy import Capability
@@ -29,7 +30,6 @@ from istio_aux.model.resources import amounts
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import UNDECODABLE, listed, one_line, shortened
 from istio_aux.model.webhooks import ClientConfig, Webhook
-from istio_aux.model.wish import Wish
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 WORD = secrets.token_hex(16)
@@ -89,10 +89,10 @@ class Question(Struct, frozen=True):
     def body(self, native: bool | None = None) -> bytes:
         """Return the pod as JSON; ``native``: what it asks for, None for nothing."""
         # Our own admission must not change the answer.
-        wishes = {INJECT: "true", START: "none", "istio-aux.io/word": WORD}
+        requests = {INJECT: "true", START: "none", "istio-aux.io/word": WORD}
         if native is not None:
-            wishes[NATIVE_SIDECAR] = "true" if native else "false"
-        pod = dry_run_pod(self.labels, wishes, restartPolicy="Never")
+            requests[NATIVE_SIDECAR] = "true" if native else "false"
+        pod = dry_run_pod(self.labels, requests, restartPolicy="Never")
         pod["metadata"]["namespace"] = self.namespace
         return msgspec.json.encode(pod)
 
@@ -102,12 +102,12 @@ def questions(
     hooks: Sequence[Hook],
     namespaces: Mapping[str, Mapping[str, str]],
     preferred: NamespaceSelectors | None = None,
-    going: Collection[str] = (),
+    terminating: Collection[str] = (),
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls ``target``, the best first.
 
     ``hooks`` are of all configurations. ``namespaces`` has labels by name; ``preferred`` namespaces
-    come first, and those that are ``going`` take no pods.
+    come first, and those that are ``terminating`` take no pods.
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     pairs = [
@@ -120,7 +120,7 @@ def questions(
         # Namespaces that enforce Pod Security come last: they may refuse Istio's init container. A
         # namespace of ``some`` may have been deleted during the last dry run.
         ordered = sorted(
-            namespaces.keys() & some - {*IGNORED, *going},
+            namespaces.keys() & some - {*IGNORED, *terminating},
             key=lambda n: (_ENFORCED in namespaces[n], n),
         )
         for (hook, labels), name in product(pairs, ordered):
@@ -188,8 +188,8 @@ def created(body: bytes, unclear: str = "", *, unasked: bool = False) -> Probe:
             native=classic("Istio makes no native sidecars, not even on request"),
             proxy=needs[0],
         )
-    wish = Wish.of(pod)
-    if another := wish.said if wish.asks is False else unclear:
+    injection = InjectionRequest.of(pod)
+    if another := injection.said if injection.asks is False else unclear:
         return refusal(f"no sidecar: {another}", reached=False)
     return refusal("it gives no sidecar to a pod that asks for one")
 

@@ -11,14 +11,14 @@ from itertools import groupby
 import msgspec
 
 from istio_aux.injector.injection import Expectation, Hook, Policies, expected
-from istio_aux.model.answers import Injector, State
+from istio_aux.model.answers import Injector, Liveness
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
 from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service
-from istio_aux.model.wish import Wish
 
-_ORDER = {state: place for place, state in enumerate(State)}
+_ORDER = {state: place for place, state in enumerate(Liveness)}
 
 
 class NativeCheck(msgspec.Struct, frozen=True):
@@ -43,7 +43,9 @@ class Probe(msgspec.Struct, frozen=True):
     reached: bool = True
 
 
-_DEACTIVATED = Injector(state=State.DEACTIVATED, why="none of its webhooks is called for new pods")
+_DEACTIVATED = Injector(
+    state=Liveness.DEACTIVATED, why="none of its webhooks is called for new pods"
+)
 _NOT_PROBED = Probe(injected=False, why="it has not been probed yet", reached=False)
 
 
@@ -76,9 +78,9 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
     # once or cannot be read. Before that nothing must be done because of this value.
     known: bool = False
 
-    def expected(self, wish: Wish) -> Expectation:
+    def expected(self, injection: InjectionRequest) -> Expectation:
         """Whether a pod would get a sidecar if it were created now; see `injection.expected`."""
-        return expected(wish, self.hooks, self.policies) if self.known else UNKNOWN
+        return expected(injection, self.hooks, self.policies) if self.known else UNKNOWN
 
     @property
     def native(self) -> NativeCheck:
@@ -93,12 +95,12 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
             if each.live
         )
 
-    def start(self, how: StartPolicy, wish: Wish) -> StartPolicy:
-        """How a new pod with this wish starts, by the injector that selects it."""
+    def start(self, how: StartPolicy, injection: InjectionRequest) -> StartPolicy:
+        """How a new pod with this request starts, by the injector that selects it."""
         natives = {each.configuration: each.native for each in self.injectors}
         chosen = next(iter(natives), "")
         if len({*natives.values()}) > 1:  # Only then it matters which one.
-            chosen = self.expected(wish).configuration
+            chosen = self.expected(injection).configuration
         return msgspec.structs.replace(
             how,
             capability=natives.get(
@@ -134,7 +136,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
             if injector.configuration == configuration:
                 if injector.live:
                     return True
-                if injector.state is State.NOT_PROBED:
+                if injector.state is Liveness.NOT_PROBED:
                     return None
         return False if self.known else None
 
@@ -160,11 +162,13 @@ def evaluate(
             )
         )
     if found:
-        return tuple(each for each in found if each.state is not State.DEACTIVATED) or tuple(found)
+        return tuple(each for each in found if each.state is not Liveness.DEACTIVATED) or tuple(
+            found
+        )
     where = f" for a control plane in namespace {root}" if root else ""
     return (
         Injector(
-            state=State.ABSENT,
+            state=Liveness.ABSENT,
             why=f"no webhook configuration of Istio's injector{where}",
         ),
     )
@@ -209,10 +213,13 @@ def _check(target: ClientConfig, facts: Facts) -> Injector:
         return problem
     probe = facts.probes.get(target, _NOT_PROBED)
     if not probe.injected:
-        return Injector(state=State.REFUSED if probe.reached else State.NOT_PROBED, why=probe.why)
+        return Injector(
+            state=Liveness.REFUSED if probe.reached else Liveness.NOT_PROBED,
+            why=probe.why,
+        )
     native = probe.native
     return Injector(
-        state=State.LIVE,
+        state=Liveness.LIVE,
         why="it injects",
         native=native.capability,
         native_why=native.why,
@@ -223,25 +230,25 @@ def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
     """Return why the API server cannot call it, or None; then a probe can show that it is live."""
     if not target.ca_bundle and not target.url:
         return Injector(
-            state=State.NO_CA_BUNDLE,
+            state=Liveness.NO_CA_BUNDLE,
             why="no caBundle: its istiod has never been up",
         )
     # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
     if target.ca_bundle and not target.has_certificate:
         return Injector(
-            state=State.UNREADABLE,
+            state=Liveness.UNREADABLE,
             why="its caBundle holds no certificate that can be read",
         )
     if target.service is None:
         leads = "it names neither Service nor URL"
-        return None if target.url else Injector(state=State.NO_SERVICE, why=leads)
+        return None if target.url else Injector(state=Liveness.NO_SERVICE, why=leads)
     service = Service(target.service.namespace, target.service.name)
     slices = [part for part in facts.slices if part.service == service]
     if service in facts.unseen or any(part.ready for part in slices):
         return None
     if not slices:
-        return Injector(state=State.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
-    return Injector(state=State.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")
+        return Injector(state=Liveness.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
+    return Injector(state=Liveness.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")
 
 
 AGENTS = {"istio-cni": "k8s-app=istio-cni-node", "ztunnel": "app=ztunnel"}

@@ -31,8 +31,9 @@ from istio_aux.kube.errors import (
 from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
-from istio_aux.model.answers import State
+from istio_aux.model.answers import Liveness
 from istio_aux.model.election import Since
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
@@ -48,7 +49,6 @@ from istio_aux.model.webhooks import (
     Service,
     sorted_before,
 )
-from istio_aux.model.wish import Wish
 from istio_aux.tasks import wait
 from istio_aux.telemetry import Telemetry
 
@@ -60,7 +60,9 @@ Service, is published together with its first answer."""
 
 DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
 
-_EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These need no attention.
+_EXPECTED = frozenset(
+    {Liveness.LIVE, Liveness.ABSENT, Liveness.DEACTIVATED}
+)  # These need no attention.
 
 _RHYTHM = Rhythm()
 _labels = msgspec.json.Decoder(dict[str, str])
@@ -70,8 +72,8 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
     """Labels (`kept.labels`) by the name of the namespace; handles a watch of all namespaces.
 
     Attributes:
-        going: those that are being deleted. They take no new pods (apiserver namespace/lifecycle
-            admission.go), and may be in that state for days.
+        terminating: those that are being deleted. They take no new pods (apiserver
+            namespace/lifecycle admission.go), and may be in that state for days.
     """
 
     def __init__(self, changed: Callable[[str], None]) -> None:
@@ -79,7 +81,7 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
         self._changed = changed
         self._labels: dict[str, bytes] = {}  # As JSON, which costs least.
         self._uids: dict[str, str] = {}
-        self.going: set[str] = set()
+        self.terminating: set[str] = set()
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
         return _labels.decode(self._labels[name])
@@ -93,18 +95,18 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
     def apply(self, resource: Namespace) -> None:
         """A namespace exists and looks like this."""
         name, labels = resource.metadata.name, kept.packed(kept.labels(resource))
-        going = resource.metadata.deletion_timestamp is not None
+        terminating = resource.metadata.deletion_timestamp is not None
         self._uids[name] = resource.metadata.uid
-        if self._labels.get(name) != labels or going != (name in self.going):
+        if self._labels.get(name) != labels or terminating != (name in self.terminating):
             self._labels[name] = labels
-            (self.going.add if going else self.going.discard)(name)
+            (self.terminating.add if terminating else self.terminating.discard)(name)
             self._changed(name)
 
     def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
         if self._uids.get(key.name) == key.uid:
             del self._labels[key.name], self._uids[key.name]
-            self.going.discard(key.name)
+            self.terminating.discard(key.name)
             self._changed(key.name)
 
 
@@ -146,7 +148,7 @@ class Watcher:
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
-        self._states = telemetry.gauge("injectors", "Istio's injectors, by state.", state=State)
+        self._states = telemetry.gauge("injectors", "Istio's injectors, by state.", state=Liveness)
         self._called_before = telemetry.gauge(
             "configurations_called_before_ours",
             "Istio's webhook configurations that the API server calls before ours.",
@@ -201,15 +203,17 @@ class Watcher:
 
     def left_to_ambient(self, pod: Pod) -> str:
         """Why a new pod is left to ambient; a review lacks the labels of its namespace."""
-        wish = Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {}))
-        ambient = wish.ambient  # It is empty for most pods: cheaper than to try all webhooks.
-        return ambient if ambient and self.control_planes.expected(wish).expected is False else ""
+        injection = InjectionRequest.of(pod, self._namespaces.get(pod.metadata.namespace, {}))
+        ambient = injection.ambient  # It is empty for most pods: cheaper than to try all webhooks.
+        return (
+            ambient if ambient and self.control_planes.expected(injection).expected is False else ""
+        )
 
     def start(self, how: StartPolicy, pod: Pod) -> StartPolicy:
         """How a new pod starts, by the injector that selects it."""
         return self.control_planes.start(
             how,
-            Wish.of(pod, self._namespaces.get(pod.metadata.namespace, {})),
+            InjectionRequest.of(pod, self._namespaces.get(pod.metadata.namespace, {})),
         )
 
     def recall(self, since: Mapping[str, Since]) -> None:
@@ -314,7 +318,7 @@ class Watcher:
                 self._hooks,
                 self._namespaces,
                 self._selectors,
-                self._namespaces.going,
+                self._namespaces.terminating,
             ),
             news=self._news,
             rhythm=self._rhythm,
@@ -368,7 +372,7 @@ class Watcher:
             return
         self.control_planes = planes
         states = {injector.configuration: injector.state for injector in planes.injectors}
-        for state in State:
+        for state in Liveness:
             self._states.labels(state).set(list(states.values()).count(state))
         if planes.known:
             today = self._now().date
@@ -469,7 +473,7 @@ async def away(client: Client, planes: rules.ControlPlanes) -> str:
     return "; ".join(
         f"{each.configuration}: {each.why}"
         for each in rules.evaluate(planes.hooks, rules.Facts(slices=slices))
-        if each.state is not State.NOT_PROBED
+        if each.state is not Liveness.NOT_PROBED
     )
 
 

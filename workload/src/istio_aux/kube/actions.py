@@ -210,7 +210,7 @@ async def pages(
     reader = PageReader(kind)
     params = {**selection}
     throttled = 0
-    begun = 1
+    lists = 1
     most = limit
     while True:
         params["limit"] = str(limit)
@@ -238,9 +238,9 @@ async def pages(
                 throttled += 1
                 await asyncio.sleep(error.retry_after)
                 continue
-            if error.code != 410 or begun == LISTS:
+            if error.code != 410 or lists == LISTS:
                 raise
-            begun += 1
+            lists += 1
             limit = most = most * 5
             del params["continue"]
             restarted()

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
-from istio_aux.model.documents import Work, cutting, shallow
+from istio_aux.model.documents import Cooperative, cutting, shallow
 from istio_aux.model.pod import Key, Metadata
 from istio_aux.model.text import problem
 
@@ -167,7 +167,7 @@ class PageReader(Generic[T]):
             page = self._page.decode(body)
             return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
         except Exception:  # Decode one by one, to find out which cannot be decoded.
-            text = await in_slices(cutting(body))
+            text = await run_cooperatively(cutting(body))
         try:
             raw = _raw_list.decode(text)
         except Exception as error:
@@ -217,7 +217,7 @@ class EventReader(Generic[T]):
                 try:
                     resource = self._object.decode(body)
                 except Exception:
-                    resource = self._object.decode(await in_slices(cutting(body)))
+                    resource = self._object.decode(await run_cooperatively(cutting(body)))
                 return Event(kind, resource.metadata, resource)
             except Exception as error:
                 why = problem(error)
@@ -235,7 +235,7 @@ def _texts(match: re.Match[bytes]) -> tuple[str, ...]:
     return tuple(text.decode(errors="replace") for text in match.groups(b""))
 
 
-async def in_slices(work: Work[S]) -> S:
+async def run_cooperatively(work: Cooperative[S]) -> S:
     """Do ``work``; other tasks have a turn whenever it yields."""
     while True:
         try:

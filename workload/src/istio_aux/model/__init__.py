@@ -9,10 +9,10 @@ Choices: `policy`, `sidecars` (what is done about other sidecars), `known_sideca
 no option), `applications` (which asked for a sidecar).
 Facts about them: `kubelet` (which containers are finished?), `ending` (what does the end by force
 cost?), `failed` (did its mesh fail a pod?), `scripts` (does a payload end its proxy itself?),
-`wish` (does a pod ask for a sidecar, or can it have none?), `resources` (what do pods hold?),
-`limits` (what may they request?), `election` (the Lease and the checkpoint in it), `moment` (the
-present, by two clocks), `text` (every function that makes text for people), `kept` (what is kept of
-each kind of object), `findings` (every finding by its code).
+`injection_request` (does a pod ask for a sidecar, or can it have none?), `resources` (what do pods
+hold?), `limits` (what may they request?), `election` (the Lease and the checkpoint in it), `moment`
+(the present, by two clocks), `text` (every function that makes text for people), `kept` (what is
+kept of each kind of object), `findings` (every finding by its code).
 Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
 `answers` (the shape of /status and /pods).
 """

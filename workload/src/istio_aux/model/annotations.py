@@ -148,7 +148,7 @@ def names(text: str) -> frozenset[str]:
     return frozenset(filter(None, map(str.strip, parts)))
 
 
-def begun(source: Metadata, beginnings: Iterable[str]) -> list[str]:
+def matching_prefixes(source: Metadata, beginnings: Iterable[str]) -> list[str]:
     """Return those ``beginnings`` with which at least one annotation key begins."""
     keys = source.annotations or {}
     return [each for each in beginnings if any(key.startswith(each) for key in keys)]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from istio_aux.model.documents import Work
+from istio_aux.model.documents import Cooperative
 from istio_aux.model.moment import in_utc
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability
@@ -33,7 +33,7 @@ _NAMES = 3  # Containers that the text of a holder names.
 TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
 
 
-class State(StrEnum):
+class Liveness(StrEnum):
     """How far an injector is from being live, in the order of the checks."""
 
     # There is no configuration, or none of its webhooks is called: pods get no sidecar.
@@ -49,7 +49,7 @@ class State(StrEnum):
     LIVE = "live"
 
     @classmethod
-    def _missing_(cls, value: object) -> State:  # noqa: ARG003  its name is that of Enum
+    def _missing_(cls, value: object) -> Liveness:  # noqa: ARG003  its name is that of Enum
         """A state that this version does not know is not live."""
         return cls.UNREADABLE
 
@@ -57,7 +57,7 @@ class State(StrEnum):
 class Injector(msgspec.Struct, frozen=True, kw_only=True):
     """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``."""
 
-    state: State
+    state: Liveness
     why: str  # The reason for the state, one line for people.
     configuration: str = ""  # Name of the configuration, empty if there is none.
     revision: str = ""  # The revision of Istio, empty if there is no configuration.
@@ -70,7 +70,7 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def live(self) -> bool:
         """Whether a probe got a sidecar."""
-        return self.state is State.LIVE
+        return self.state is Liveness.LIVE
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -207,8 +207,8 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     def absent(self) -> bool:
         """Whether there is no injector, which may be on purpose."""
         return bool(self.injectors) and {each.state for each in self.injectors} <= {
-            State.ABSENT,
-            State.DEACTIVATED,
+            Liveness.ABSENT,
+            Liveness.DEACTIVATED,
         }
 
     @property
@@ -244,7 +244,7 @@ class PodPage(msgspec.Struct, frozen=True):
     holders: list[Holder] = []  # What keeps pods in states of `HELD`, if these are asked for.
 
 
-def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:
+def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Cooperative[list[T]]:
     """Sort."""
     iterator = iter(items)
     slices = list[list[T]]()
@@ -259,7 +259,7 @@ def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Work[list[T]]:
     return found
 
 
-def group(pods: Iterable[TroubledPod]) -> Work[list[Holder]]:
+def group(pods: Iterable[TroubledPod]) -> Cooperative[list[Holder]]:
     """Group pods by their holder: those that hold most GPUs first, then most pods, then by name."""
     groups = defaultdict[tuple[tuple[str, ...], str], list[TroubledPod]](list)
     for number, pod in enumerate(pods):

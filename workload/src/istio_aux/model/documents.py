@@ -24,7 +24,7 @@ from istio_aux.model.text import problem, quoted
 
 T = TypeVar("T")
 
-Work = Generator[None, None, T]  # A computation that yields, so that other tasks get a turn.
+Cooperative = Generator[None, None, T]  # A computation that yields, so that other tasks get a turn.
 
 DEEPEST = 64  # Levels that are not cut. A list of pods has 13 that we read.
 
@@ -45,10 +45,10 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
 
     ValueError: it takes more than ``most`` steps.
     """
-    return whole(cutting(body, deepest), most)
+    return run_now(cutting(body, deepest), most)
 
 
-def whole(work: Work[T], most: int = sys.maxsize) -> T:
+def run_now(work: Cooperative[T], most: int = sys.maxsize) -> T:
     """Do all of ``work`` now; ValueError: it takes more than ``most`` steps."""
     for _ in range(most):
         try:
@@ -58,8 +58,8 @@ def whole(work: Work[T], most: int = sys.maxsize) -> T:
     raise ValueError(f"it takes more than {most} steps to read")
 
 
-def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
-    """Do what `shallow` does, as `Work`; a text may be of any size."""
+def cutting(body: bytes, deepest: int = DEEPEST) -> Cooperative[bytes]:
+    """Do what `shallow` does, as a `Cooperative` computation; a text may be of any size."""
     kept, start = list[bytes](), 0
     while found := _FIELDS.search(body, start):
         kept += (body[start : found.end() - 1], b"null")
@@ -73,7 +73,7 @@ def cutting(body: bytes, deepest: int = DEEPEST) -> Work[bytes]:
     return b"".join((*kept, body[start:]))
 
 
-def _behind(body: bytes, start: int, side: bytes, levels: int) -> Work[int]:
+def _behind(body: bytes, start: int, side: bytes, levels: int) -> Cooperative[int]:
     """Return the position after ``start`` where ``side`` leads by ``levels`` brackets.
 
     ``start`` is in no string. A position behind the end means nowhere.
@@ -167,11 +167,11 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
     body = body.removeprefix(b"\xef\xbb\xbf").rstrip()
     first = _line(body)
     body = body.lstrip()
-    whole = _readable(body) if body.startswith(b"{") else None
-    for line, item in [(0, body)] if whole else _split(body):
+    run_now = _readable(body) if body.startswith(b"{") else None
+    for line, item in [(0, body)] if run_now else _split(body):
         place = str(first + line)
         if isinstance(item, bytes):
-            yield from _expand(place, item, whole or _readable(item) or item)
+            yield from _expand(place, item, run_now or _readable(item) or item)
         else:
             yield BadDocument(place, problem(item))
 

@@ -85,15 +85,15 @@ def of_quota(found: ResourceQuota) -> Limit:
     `ValueError`: an amount cannot be read.
     """
     used = _read(found.status.used)
-    left = dict[str, int]()
+    remaining = dict[str, int]()
     for name, most in _read(found.status.hard).items():
         # ``cpu`` is short for ``requests.cpu`` (core/evaluator pods.go podComputeUsageHelper).
         full = f"requests.{name}" if name in COUNTED else name
-        left[full] = min(left.get(full, most), max(0, most - used.get(name, 0)))
+        remaining[full] = min(remaining.get(full, most), max(0, most - used.get(name, 0)))
     scopes = {*(found.spec.scopes or ())}
     return Limit(
         name=f"ResourceQuota {found.metadata.name}",
-        most=left,
+        most=remaining,
         deadline=True if "Terminating" in scopes else False if "NotTerminating" in scopes else None,
     )
 

@@ -69,21 +69,21 @@ class Present(Struct, frozen=True):
 
 S = TypeVar("S", bound=Struct | bytes)
 _encoder = msgspec.json.Encoder()
-_alike = OrderedDict[tuple[type, bytes], Struct | bytes]()
+_interned = OrderedDict[tuple[type, bytes], Struct | bytes]()
 _MANY = 512
 _LARGE = 2048  # Values in the cache, and bytes of the longest: tenants write them.
 
 
-def alike(value: S) -> S:
+def interned(value: S) -> S:
     """Intern a value, in a bounded cache; it must hold no `msgspec.Raw` but `NO_TEXT`."""
     text = value if isinstance(value, bytes) else _encoder.encode(value)
     key = type(value), text
     if len(text) > _LARGE:
         return value
-    found = _alike.setdefault(key, value)
-    _alike.move_to_end(key)
-    if len(_alike) > _MANY:
-        _alike.popitem(last=False)
+    found = _interned.setdefault(key, value)
+    _interned.move_to_end(key)
+    if len(_interned) > _MANY:
+        _interned.popitem(last=False)
     return cast("S", found)
 
 

@@ -29,7 +29,7 @@ from istio_aux.kube.lease import Leadership
 from istio_aux.model.annotations import not_native_because
 from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications
-from istio_aux.model.documents import Work
+from istio_aux.model.documents import Cooperative
 from istio_aux.model.ending import is_short, killed
 from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
@@ -112,12 +112,12 @@ class QuitController:
             if not (resource.has_proxy or native):
                 return
             state = self.known[key] = self._by_namespace[key.namespace][key] = PodState(key)
-        state.left, facts = False, self._facts(resource)
+        state.unwatched, facts = False, self._facts(resource)
         state.decide_on(facts, self._scope, self._clock())
         quits = isinstance(state.decision, Quit)
         due = state.decision.blocked_by or quits if pending else state.asks_for
-        state.left = (pending or native) and not due
-        if not (native or state.left or state.obstacle(self._scope)):
+        state.unwatched = (pending or native) and not due
+        if not (native or state.unwatched or state.obstacle(self._scope)):
             if why := not_native_because.get(resource.metadata):
                 self._recorder.held(state, why)
             if lost := loses_network(facts):
@@ -131,7 +131,7 @@ class QuitController:
         convertToWatchEvent). So a pod is read again if its native proxy had too little time to end.
         """
         if state := self.known.get(key):
-            state.left = True
+            state.unwatched = True
             self._steer(state)
         if last and last.has_native_proxy and is_short(last) and len(self._ends) < MOST_ENDS:
             state = PodState(key)
@@ -167,7 +167,7 @@ class QuitController:
         self._scope.leading = self._recorder.leading = leading
         self._steer_all()
 
-    def survey(self) -> Work[list[tuple[Trouble, TroubledPod]]]:
+    def survey(self) -> Cooperative[list[tuple[Trouble, TroubledPod]]]:
         """Find out what is wrong with which pods, the oldest first, and set the gauges.
 
         Only the leader sets these, so that a sum over all units counts each pod once.
@@ -224,7 +224,7 @@ class QuitController:
             work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
             self._works[state.key] = _Work(changed, work)
             work.add_done_callback(lambda _: self._finished(state))
-        elif state.left and self.known.pop(state.key, None):
+        elif state.unwatched and self.known.pop(state.key, None):
             del self._by_namespace[state.key.namespace][state.key]
             if not self._by_namespace[state.key.namespace]:
                 del self._by_namespace[state.key.namespace]

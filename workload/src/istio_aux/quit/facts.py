@@ -96,7 +96,7 @@ class PodFacts:
         return verdicts
 
     @cached_property
-    def begun(self) -> bool:
+    def payload_started(self) -> bool:
         """Whether a payload container has started, or may have."""
         return not all(self._is_new(n) for n, v in self.containers.items() if v.role != "sidecar")
 

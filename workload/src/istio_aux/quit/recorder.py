@@ -154,7 +154,7 @@ class QuitRecorder(Recorder):
                 "Warning",
                 "ProxyQuitFailed",
                 f"failure {task.failures}: {task.failure}",
-                code=Code.RUNS_ON if task.begun else Code.HELD_BACK,
+                code=Code.RUNS_ON if task.payload_started else Code.HELD_BACK,
             )
 
     def ended(self, state: PodState, task: Task, end: End) -> None:
@@ -231,7 +231,7 @@ class QuitRecorder(Recorder):
             reason=str(end),
         )
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
-            if end.after_payload is not None and task.target == PROXY and task.begun:
+            if end.after_payload is not None and task.target == PROXY and task.payload_started:
                 self._exit_to_exit.observe(end.after_payload)
                 kept = task.requests.amounts if task.requests and self.leading else {}
                 for resource, amount in kept.items():
@@ -240,7 +240,7 @@ class QuitRecorder(Recorder):
                 state.key,
                 "Normal" if outcome is QuitOutcome.EXITED else "Warning",
                 "ProxyQuit",
-                f"{FINISHED if task.begun else ENDED_EARLY}; {end}",
+                f"{FINISHED if task.payload_started else ENDED_EARLY}; {end}",
             )
 
     def _event_once(

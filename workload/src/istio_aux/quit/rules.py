@@ -301,13 +301,13 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
 
 def _deleted(facts: PodFacts) -> str:
     """Say since when a pod is being deleted, and what the kubelet and finalizers still show."""
-    left = facts.not_ended
+    not_ended = facts.not_ended
     since = facts.held_since
     reason = f"the pod is being deleted since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else ""
-    said = f"not ended: {_listed(left)}" if left else "every container has ended"
+    said = f"not ended: {_listed(not_ended)}" if not_ended else "every container has ended"
     reason += f"; as the kubelet last said, {said}"
-    if left and facts.pod.has_proxy:
-        reason += f"; {LEFT_ALONE if facts.begun else NOT_BEGUN}"
+    if not_ended and facts.pod.has_proxy:
+        reason += f"; {LEFT_ALONE if facts.payload_started else NOT_BEGUN}"
     names = [shortened(each, _LONGEST_KEEPER) for each in facts.pod.metadata.finalizers or ()]
     return f"{reason}; finalizers: {listed(names, most=_MOST_FINALIZERS)}" if names else reason
 

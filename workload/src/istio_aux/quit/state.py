@@ -25,7 +25,7 @@ from istio_aux.model import kept
 from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import PROXY, Key, alike, shared
+from istio_aux.model.pod import PROXY, Key, interned, shared
 from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit import rules
@@ -89,7 +89,7 @@ class PodState:
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
     gone_by: float = 0.0  # When a pod that is being deleted should be gone, since 1970.
     requests: Requests | None = None  # `PodFacts.requests`.
-    left: bool = False  # The watch does not show the pod any more.
+    unwatched: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: float | None = None  # When `version` was seen, by the monotonic clock.
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
@@ -119,7 +119,7 @@ class PodState:
         )
         self.recorded = (self.recorded and same) or starts
         self.settled &= same
-        self.decision = alike(
+        self.decision = interned(
             msgspec.structs.replace(decision, blocked_by=decision.blocked_by[:MOST_BLOCKERS])
         )
         self.application = shared(application_of(pod.metadata))
@@ -191,7 +191,7 @@ class PodState:
 
     def due(self, scope: QuitScope) -> Due | None:
         """What this process has to do about the pod, now or later."""
-        return None if self.left or self.settled or self.obstacle(scope) else self.asks_for
+        return None if self.unwatched or self.settled or self.obstacle(scope) else self.asks_for
 
     def reason(self, scope: QuitScope) -> str:
         """The reason of the decision, and what is known beside the pod."""
@@ -205,7 +205,7 @@ class PodState:
         task = self.task
         code = decision.code or ""
         failure = task.failure if task else ""
-        if self.left or self.left_out(scope):
+        if self.unwatched or self.left_out(scope):
             return None
         begins = self.begins(scope.limits)
         lasting = (begins is None or now.monotonic >= begins) and (

@@ -155,7 +155,7 @@ class Task:
     exit: End | None = None  # How `target` exited, by the newest state of the pod.
     target: str = field(init=False)  # The container that is told to exit.
     requests: Requests | None = field(init=False)  # `PodState.requests`, when the task began.
-    begun: bool = field(init=False)  # Whether its payload has started.
+    payload_started: bool = field(init=False)  # Whether its payload has started.
     _answers: dict[Way, str] = field(default_factory=dict[Way, str])  # The newest last.
     _well: bool = False
 
@@ -163,7 +163,7 @@ class Task:
         """Copy what the state overwrites with its next decision."""
         self.target = self.state.target
         self.requests = self.state.requests
-        self.begun = self.state.decision.code is not Code.HELD_BACK
+        self.payload_started = self.state.decision.code is not Code.HELD_BACK
 
     @property
     def way(self) -> Way | None:
@@ -191,7 +191,7 @@ class Task:
     def looked(self, facts: PodFacts | None, scope: QuitScope, now: Moment) -> Action:
         """The pod was read; None: it is gone, or another pod has its name."""
         if facts is None:
-            self.state.left = True
+            self.state.unwatched = True
             return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
         decision = self.state.decide_on(facts, scope, now)
         if not self.is_due(scope):

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from istio_aux.model import kept, owners
 from istio_aux.model.annotations import redirection
-from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, alike, shared
+from istio_aux.model.injection_request import InjectionRequest
+from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, interned, shared
 from istio_aux.model.selectors import LONGEST_NAME
-from istio_aux.model.wish import Wish
 
 _WORD = 16  # Characters of a phase or of INJECT that are stored: known values have nine at most.
 # The condition of a pod with a network (KEP-3085, on since Kubernetes 1.29).
@@ -28,7 +28,7 @@ class Candidate(Struct, frozen=True):
     version: str = ""
     created: float = 0.0  # Seconds since 1970.
     owner: OwnerReference | None = None  # The pod's controller.
-    wish: Wish = Wish()
+    injection: InjectionRequest = InjectionRequest()
     phase: str = ""
     ready: bool = False
     too_much: int = 0  # Bytes of its names and labels, if they are too many to store.
@@ -47,9 +47,9 @@ class Candidate(Struct, frozen=True):
     def of(cls, pod: Pod) -> Candidate:
         """Read a pod."""
         meta = pod.metadata
-        wish = Wish.of(pod)
+        injection = InjectionRequest.of(pod)
         if owner := owners.controller(meta):  # Thousands of owners differ only in name and uid.
-            owner = alike(
+            owner = interned(
                 structs.replace(
                     owner, api_version=shared(owner.api_version), kind=shared(owner.kind)
                 )
@@ -67,14 +67,14 @@ class Candidate(Struct, frozen=True):
         ]
         got = next(filter(None, (*made, started, created)), None)
         network = got.timestamp() if got else 1.0
-        if wish.annotation:
-            wish = structs.replace(wish, annotation=wish.annotation[:_WORD])
+        if injection.annotation:
+            injection = structs.replace(injection, annotation=injection.annotation[:_WORD])
         return cls(
             key=meta.key,
             version=meta.resource_version,
             created=created.timestamp() if created else 0.0,
             owner=owner,
-            wish=wish,
+            injection=injection,
             too_much=said if said > kept.MOST else 0,
             phase=shared((pod.status.phase or "")[:_WORD]),
             ready=pod.ready,

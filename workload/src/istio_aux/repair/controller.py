@@ -28,7 +28,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model import owners
 from istio_aux.model.annotations import START
 from istio_aux.model.applications import PodOptions
-from istio_aux.model.documents import Work, whole
+from istio_aux.model.documents import Cooperative, run_now
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
@@ -66,7 +66,7 @@ class RepairController:
         events: Events,
         *,
         policy: RepairPolicy,
-        going: Collection[str] = (),
+        terminating: Collection[str] = (),
         options: PodOptions | None = None,
         limits: rollout.RolloutLimits | None = None,
         clock: Clock = system_clock,
@@ -75,7 +75,7 @@ class RepairController:
     ) -> None:
         """Prepare `run`. ``namespaces`` has the labels of each namespace, as they change.
 
-        No pod is restarted in those that are ``going``. ``leadership`` stores `failed` and
+        No pod is restarted in those that are ``terminating``. ``leadership`` stores `failed` and
         `replaced` for the next leader.
         """
         self._client, self._now, self._limits = client, clock, limits or rollout.RolloutLimits()
@@ -87,7 +87,7 @@ class RepairController:
             self._recorder,
             self._woken,
             options,
-            going=going,
+            terminating=terminating,
             clock=clock,
             settled=self._limits.settled,
         )
@@ -185,11 +185,11 @@ class RepairController:
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        return whole(
+        return run_now(
             oldest(pod for pod in self.store.find(rollout.Sidecar.MISSING) if pod.replica.restart)
         )
 
-    def unmeshed(self, limit: int | None = None) -> Work[list[Unmeshed]]:
+    def unmeshed(self, limit: int | None = None) -> Cooperative[list[Unmeshed]]:
         """The pods that should have a sidecar and have none, the oldest first."""
         return oldest(self.store.find(rollout.Sidecar.MISSING), limit)
 
@@ -278,11 +278,11 @@ class RepairController:
         """Take over what an earlier leader left about the controller."""
         if self.store.owners.get(owner.key) is not owner:
             return  # All its pods are gone; what was left is for the controller of the next ones.
-        for left in self._recalled.take(owner.key):
-            owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
+        for record in self._recalled.take(owner.key):
+            owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), record)
             owner.announced = True
             # The leader that saw the failure has reported it.
-            owner.reported = owner.reported or isinstance(left, rollout.Failure)
+            owner.reported = owner.reported or isinstance(record, rollout.Failure)
 
     def _leave(self, owner: PodOwner) -> None:
         self._active.pop(owner, None)
@@ -300,7 +300,7 @@ class RepairController:
             for owner in self._active
             if isinstance(owner.step, rollout.Next) and owner not in self._tasks
         }
-        begun = {
+        started = {
             owner.key: owner.rollout.replacing.since
             for owner in self._active
             if owner.rollout.replacing
@@ -310,7 +310,7 @@ class RepairController:
         since = {key: owner.waiting or now.monotonic for key, (owner, _) in waiting.items()}
         for key in rollout.first_in_line(
             since,
-            begun,
+            started,
             self._served,
             now,
             self._limits,
@@ -373,10 +373,10 @@ class RepairController:
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> None:
         """Read what the decision needs, store it for the next leader, and restart the pod."""
         candidate = pod.candidate
-        begun = owner.rollout.replacing
+        replacement = owner.rollout.replacing
         if candidate is None:
             raise NotRestartedError(pod.action.reason, changed=True)
-        labels = candidate.wish.labels
+        labels = candidate.injection.labels
         if pod.labelled:
             await self._dry_run(owner.namespace, labels)
         if isinstance(pod.action, Restart) and pod.action.ambient:
@@ -389,7 +389,7 @@ class RepairController:
         # Nothing is awaited between here and the request.
         candidate = pod.candidate
         action = pod.action
-        if why := self._superseded(owner, begun) or self._outdated(pod):
+        if why := self._superseded(owner, replacement) or self._outdated(pod):
             raise NotRestartedError(why, changed=True)
         if candidate is None or not isinstance(action, Restart):
             raise NotRestartedError(action.reason, changed=True)
@@ -407,15 +407,15 @@ class RepairController:
         self._recorder.restarted(pod.key, action)
         self._restarted(pod.key, action)
 
-    def _superseded(self, owner: PodOwner, begun: rollout.Replacement | None) -> str:
+    def _superseded(self, owner: PodOwner, replacement: rollout.Replacement | None) -> str:
         """Why the pod must not be restarted now although it was chosen; empty if it may be."""
         if self._stopping or not (self._leading and self._leadership.leads()):
             return "this process stops, or does not lead"
-        if begun is None or owner.rollout.replacing is not begun:
+        if replacement is None or owner.rollout.replacing is not replacement:
             return "it took too long"
         known = frozenset(each.key.uid for each in owner.pods)
-        if begun.known != known or any(
-            each.deleting and each.key.uid not in begun.ending for each in owner.pods
+        if replacement.known != known or any(
+            each.deleting and each.key.uid not in replacement.ending for each in owner.pods
         ):
             return "its controller has other pods now, or one that is being deleted"
         return ""
@@ -459,7 +459,7 @@ class RepairController:
             ),
         }
         for _ in range(actions.READS):
-            begun = now()
+            asked_at = now()
             pods = await actions.list_kept(
                 self._client,
                 actions.collection("v1", "pods", owner.namespace),
@@ -473,7 +473,7 @@ class RepairController:
                 if pod is None or Candidate.of(pod).ended:
                     how = "is gone" if pod is None else "has finished"
                     raise NotRestartedError(f"{key.name} of its controller {how}", changed=True)
-            if now() <= begun + actions.FRESH:
+            if now() <= asked_at + actions.FRESH:
                 return
         raise LateError(f"the pods of its controller cannot be read within {actions.FRESH:g} s")
 

@@ -103,7 +103,7 @@ class RepairRecorder(Recorder):
                 "RestartStopped",
                 f"no further pod of {owner} is restarted: {why}",
                 "Report",
-                code=Code.RESTART_VAIN,
+                code=Code.RESTART_NO_HELP,
             )
 
     def count(self, outcome: str) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
 from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
-from istio_aux.model.documents import Work
+from istio_aux.model.documents import Cooperative
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.text import listed
-from istio_aux.model.wish import Wish
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
 from istio_aux.repair.rules import ReportUnmeshed, Restart
@@ -80,10 +80,10 @@ def _status(
     store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
 ) -> ApplicationMesh:
     expectation = store.expect(
-        Wish(
+        InjectionRequest(
             namespace=asking.namespace,
             labels={LABEL: asking.name},
-            around=store.namespaces.get(asking.namespace, {}),
+            namespace_labels=store.namespaces.get(asking.namespace, {}),
         ).admitted(store.applications)
     )
     live = expectation.expected
@@ -120,7 +120,7 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
     return True, f"{len(pods)} of {len(pods)} pods have a sidecar"
 
 
-def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Work[list[Unmeshed]]:
+def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Cooperative[list[Unmeshed]]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
     shown = (_unmeshed(pod, pod.bare) for pod in pods if pod.bare)  # Others have changed meanwhile.
     found = yield from in_order(shown, lambda each: (each.since, each.namespace, each.name))

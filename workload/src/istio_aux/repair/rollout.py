@@ -199,7 +199,7 @@ def replica(pod: Candidate, action: RepairAction) -> Replica:
 
 def first_in_line(
     waiting: Mapping[str, float],
-    begun: Mapping[str, float],
+    started: Mapping[str, float],
     served: Mapping[str, float],
     now: Moment,
     limits: RolloutLimits,
@@ -207,11 +207,11 @@ def first_in_line(
     """Choose the controllers that may restart a pod now: those that have waited longest.
 
     Namespaces take turns, and have a share: pods that never get Ready delay only pods of their own
-    namespace. ``waiting`` says since when a controller has a pod to restart, ``begun`` since when a
-    pod of a controller is being replaced, ``served`` when a pod of a namespace was restarted last.
+    namespace. ``waiting`` says since when a controller has a pod to restart, ``started`` since when
+    one of its pods is being replaced, ``served`` when a pod of a namespace was restarted last.
     """
     busy = Counter(
-        _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
+        _namespace(key) for key, since in started.items() if now.monotonic < since + limits.patience
     )
     last = dict(served)
     chosen = list[str]()
@@ -317,26 +317,28 @@ def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
 
 
 def restored(
-    rollout: Rollout, pods: Iterable[Replica], now: Moment, left: Failure | Replaced
+    rollout: Rollout, pods: Iterable[Replica], now: Moment, record: Failure | Replaced
 ) -> Rollout:
-    """Take what an earlier leader ``left``, unless this process has seen more itself.
+    """Take what an earlier leader left in its ``record``, unless this process has seen more itself.
 
     The times of a replacement begin again: the clocks of two processes differ.
     """
-    if isinstance(left, Failure):
-        newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
+    if isinstance(record, Failure):
+        newest = max((rollout.failure or record, record), key=lambda failure: failure.created)
         return msgspec.structs.replace(rollout, replacing=None, failure=newest)
     own = rollout.replacing
-    if own and own.old == left:  # Another leader may have sent the eviction that this one did not.
+    if (
+        own and own.old == record
+    ):  # Another leader may have sent the eviction that this one did not.
         return msgspec.structs.replace(
             rollout, replacing=msgspec.structs.replace(own, since=now.monotonic, sent=True)
         )
     return msgspec.structs.replace(
         rollout,
         replacing=Replacement(
-            left,
+            record,
             now.monotonic,
-            frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created)),
+            frozenset(pod.uid for pod in pods if record.knew(pod.uid, pod.created)),
         ),
     )
 

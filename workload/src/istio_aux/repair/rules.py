@@ -14,13 +14,13 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model.annotations import INJECTED, REDIRECTION, text_label
 from istio_aux.model.applications import Application, Applications, PodOptions
 from istio_aux.model.findings import Code
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.text import with_article
-from istio_aux.model.wish import Wish
 from istio_aux.repair.candidate import CAPTURED, Candidate
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
@@ -85,33 +85,33 @@ def as_admitted(
     labels: Mapping[str, str] | None,
     options: PodOptions,
     applications: Applications,
-    expect: Callable[[Wish], Expectation],
+    expect: Callable[[InjectionRequest], Expectation],
     *,
-    going: Collection[str] = (),
+    terminating: Collection[str] = (),
 ) -> tuple[Candidate, Expectation]:
     """Return the pod with the label that our admission would add, and what the mesh does with that.
 
     ``labels`` are those of its namespace, which need not be selected: a pod of any namespace may
     miss its sidecar. None: they are not known. ``expect`` says what Istio's injector would do. A
-    pod without a sidecar may be ambient in selected namespaces, unless they are ``going``, that is
-    Terminating.
+    pod without a sidecar may be ambient in selected namespaces, unless they are
+    ``terminating``.
     """
-    wish = structs.replace(pod.wish, around=labels)
-    covered = applications.covers(wish.namespace, wish.application)
+    injection = structs.replace(pod.injection, namespace_labels=labels)
+    covered = applications.covers(injection.namespace, injection.application)
     ours = covered or options.namespaces.matches(labels or {})
     why = options.left_out(
-        wish.namespace,
+        injection.namespace,
         selected=True,
-        chosen=options.pods.matches(wish.labels),
+        chosen=options.pods.matches(injection.labels),
         covered=covered,
     )
-    new = wish.admitted(applications, options.inject if ours else None)
-    if new is not wish:
-        pod = structs.replace(pod, wish=new)
+    new = injection.admitted(applications, options.inject if ours else None)
+    if new is not injection:
+        pod = structs.replace(pod, injection=new)
     if why:
         return pod, Expectation(expected=False, reason=why)
     expectation = expect(new)
-    ambient = new.ambient if ours and new.namespace not in going else ""
+    ambient = new.ambient if ours and new.namespace not in terminating else ""
     if ambient and expectation.expected is False:
         expectation = Expectation(expected=True, reason=ambient, ambient=True)
     return pod, expectation
@@ -214,17 +214,17 @@ def _reasons_to_skip(
         yield "the pod is being deleted"
     if pod.ended:
         yield f"the pod is finished: phase {pod.phase}"
-    if pod.names_proxy and pod.wish.injected:
+    if pod.names_proxy and pod.injection.injected:
         yield f"the pod has a container {PROXY}"
     # Without these pods Juju could not repair the model.
     for label, value in _JUJU:
-        if label.on(pod.wish.labels) and value in {None, label.get(pod.wish.labels)}:
+        if label.on(pod.injection.labels) and value in {None, label.get(pod.injection.labels)}:
             yield f"Juju needs the pod: label {label.name}"
-    if policy.ours == Application(pod.wish.namespace, pod.wish.application):
+    if policy.ours == Application(pod.injection.namespace, pod.injection.application):
         yield "the pod is one of istio-aux itself"
     # A new pod would get no sidecar either; the expectation may be out of date. The CNI ignores
     # labels and annotations about injection.
-    yield from pod.wish.never() if expectation.ambient else pod.wish.against()
+    yield from pod.injection.exclusions() if expectation.ambient else pod.injection.refusals()
 
 
 def _doubts(pod: Candidate) -> Iterator[str]:
@@ -236,7 +236,7 @@ def _doubts(pod: Candidate) -> Iterator[str]:
         )
     if pod.names_proxy:
         yield f"container {PROXY} without annotation {INJECTED}"
-    if pod.wish.injected:
+    if pod.injection.injected:
         yield f"annotation {INJECTED} without a container {PROXY}"
 
 

@@ -24,10 +24,10 @@ from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.findings import Code
+from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import OwnerReference, Pod, alike, shared
+from istio_aux.model.pod import OwnerReference, Pod, interned, shared
 from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.model.wish import Wish, ambient_by
 from istio_aux.repair import rollout
 from istio_aux.repair.ambient import Captures
 from istio_aux.repair.candidate import Candidate
@@ -139,8 +139,8 @@ class StoredPod:
         """The pod with its labels; None if only an update of the pod can make it unmeshed."""
         if self.bare is None:
             return None
-        wish = msgspec.structs.replace(self.bare.wish, labels=_labels.decode(self.labels))
-        return msgspec.structs.replace(self.bare, wish=wish)
+        injection = msgspec.structs.replace(self.bare.injection, labels=_labels.decode(self.labels))
+        return msgspec.structs.replace(self.bare, injection=injection)
 
 
 @dataclass(slots=True, eq=False)
@@ -203,13 +203,13 @@ class PodStore:
         woken: asyncio.Event,
         options: PodOptions | None = None,
         *,
-        going: Collection[str] = (),
+        terminating: Collection[str] = (),
         clock: Clock = system_clock,
         settled: float = SETTLED,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
         self._now = clock
-        self._going = going
+        self._terminating = terminating
         self.namespaces = namespaces
         self._policy = policy
         self._options = options or PodOptions()
@@ -233,32 +233,36 @@ class PodStore:
         self._by_namespace[key.namespace][key] = stored
         # Only restarts need the other pods of a controller.
         self._join(stored, candidate.owner if self._policy.race is RacePolicy.RESTART else None)
-        stored.application = shared(candidate.wish.application)
+        stored.application = shared(candidate.injection.application)
         stored.has_sidecar = resource.has_sidecar
         stored.running = candidate.phase == "Running"
         stored.deleting = candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
-        wish = candidate.wish.admitted(self.applications, self._options.inject)
+        injection = candidate.injection.admitted(self.applications, self._options.inject)
         expectation = UNKNOWN
         # Such a pod may still be ambient: the CNI ignores labels about injection.
-        if wish.asks is False:
-            captured = ambient_by(wish.labels, self.namespaces.get(key.namespace, {}))
+        if injection.asks is False:
+            captured = ambient_by(injection.labels, self.namespaces.get(key.namespace, {}))
             expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
         action = decide(
-            msgspec.structs.replace(candidate, wish=wish), expectation, self._policy, live=None
+            msgspec.structs.replace(candidate, injection=injection),
+            expectation,
+            self._policy,
+            live=None,
         )
         if isinstance(action, Skip):
-            stored.bare, stored.action = None, alike(kept.brief(action))
-            if wish.asks is False:
+            stored.bare, stored.action = None, interned(kept.brief(action))
+            if injection.asks is False:
                 self.captures.unkept.add(key.namespace)
             self._recorder.forget(key)
             self.captures.forget(key, candidate.node)
             self._update(stored, rollout.replica(candidate, action))
         else:
-            stored.labels = alike(kept.packed(candidate.wish.labels))
+            stored.labels = interned(kept.packed(candidate.injection.labels))
             stored.bare = msgspec.structs.replace(
-                candidate, wish=alike(msgspec.structs.replace(candidate.wish, labels={}))
+                candidate,
+                injection=interned(msgspec.structs.replace(candidate.injection, labels={})),
             )
             self._decide(stored)
 
@@ -362,7 +366,7 @@ class PodStore:
             self._options,
             self.applications,
             self.expect,
-            going=self._going,
+            terminating=self._terminating,
         )
         action = decide(
             new,
@@ -378,8 +382,8 @@ class PodStore:
         )
         if self.captures.decided(candidate, action):
             self._woken.set()
-        stored.action = alike(kept.brief(action))
-        stored.labelled = new.wish.labels != candidate.wish.labels
+        stored.action = interned(kept.brief(action))
+        stored.labelled = new.injection.labels != candidate.injection.labels
         self._update(stored, rollout.replica(candidate, action))
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
             self._recorder.unmeshed(stored.key, action.reason, action.code, lasts=not action.waits)
@@ -390,14 +394,14 @@ class PodStore:
             self.changed[owner] = None
             self._woken.set()
 
-    def expect(self, wish: Wish) -> Expectation:
+    def expect(self, injection: InjectionRequest) -> Expectation:
         """Whether a pod, as it would leave our admission, would get a sidecar now."""
-        if wish.namespace in self._going:
+        if injection.namespace in self._terminating:
             return Expectation(
                 expected=False,
-                reason=f"namespace {wish.namespace} is being deleted, and takes no new pods",
+                reason=f"namespace {injection.namespace} is being deleted, and takes no new pods",
             )
-        return self.control_planes.expected(wish)
+        return self.control_planes.expected(injection)
 
     def selected(self, namespace: str) -> bool:
         """Whether a namespace is selected."""

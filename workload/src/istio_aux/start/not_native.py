@@ -25,7 +25,7 @@ MOST = 200  # A pod with more containers is not judged.
 
 RAISES = "beside a native sidecar the pod needs more than is allowed"
 UNTRIED = "templates that were not tried"
-HURRIED = "its grace period is short"
+SHORT_GRACE = "its grace period is short"
 """Beginnings of the reasons, as is `scripts.ENDS`; the rest names the container or the field."""
 
 
@@ -38,14 +38,14 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
     if pod.restart_policy != "Never":
         yield from ends_its_proxy(pod)
     if raised := _raised(pod, how):
-        yield Remark(Code.RAISED, f"{RAISES}: {raised}")
+        yield Remark(Code.MORE_REQUESTED, f"{RAISES}: {raised}")
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
         yield Remark(Code.UNTRIED, f"{UNTRIED}: {templates.shown(pod.metadata)}")
     if ending.is_short(pod) and (how.counted if how.job else is_of_job(pod)):
         given = pod.spec.termination_grace_period_seconds
         yield Remark(
-            Code.HURRIED,
-            f"{HURRIED}: terminationGracePeriodSeconds {given}, not {ending.SHORT},"
+            Code.SHORT_GRACE,
+            f"{SHORT_GRACE}: terminationGracePeriodSeconds {given}, not {ending.SHORT},"
             f" and {ending.COUNTED}",
         )
 

@@ -35,12 +35,12 @@ from istio_aux.model.annotations import (
     workflow_node,
 )
 from istio_aux.model.findings import Code, Remark
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.names import TIMEOUT_FLAG, WAIT
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.text import listed, one_line
-from istio_aux.model.wish import Wish
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
 
 HOLD_TIMEOUT = 300
@@ -83,14 +83,14 @@ class _Order(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-Left = Callable[[Pod], str]
+Excluded = Callable[[Pod], str]
 """Returns why admission leaves a new pod unchanged; empty if it does not."""
 
 
 def left_to_ambient(pod: Pod) -> str:
     """Why admission leaves the pod to an ambient mesh, by the pod alone; empty if it does not."""
-    wish = Wish.of(pod)
-    return "" if wish.asks else wish.ambient
+    injection = InjectionRequest.of(pod)
+    return "" if injection.asks else injection.ambient
 
 
 def plan(
@@ -98,29 +98,29 @@ def plan(
     how: StartPolicy,
     *,
     requested: bool = False,
-    left: Left = left_to_ambient,
+    excluded: Excluded = left_to_ambient,
 ) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a new pod.
 
     ``requested``: the pod's application asks for a sidecar. A pod gets no change if ``how.pods``
-    does not match its labels, or if ``left`` returns a reason.
+    does not match its labels, or if ``excluded`` returns a reason.
     """
     if not how.pods.matches(pod.labels):
         return Plan(ops=(), reason=how.pods.mismatch)
-    if why := left(pod):
+    if why := excluded(pod):
         return Plan(ops=(), reason=why)
-    wish = Wish.of(pod)
+    injection = InjectionRequest.of(pod)
     meta = pod.metadata
     label: tuple[patch.Op, ...] = ()
     unlabelled = ""
     chosen = how.inject is not None and how.inject.matches(pod.labels)
     if chosen or requested:
-        unlabelled = next(wish.against_label(despite_annotation=chosen), "")
+        unlabelled = next(injection.label_obstacles(despite_annotation=chosen), "")
         if not unlabelled:
             label = _entries("labels", meta.labels, {INJECT: "true"})
-            wish = wish.labelled()
+            injection = injection.labelled()
     own, bad = own_mode(pod)
-    none = next(wish.against(), "")
+    none = next(injection.refusals(), "")
     order = _start_order(pod, how, own, none)
     converted = native_sidecars.Conversion()
     losses = list[str]()
@@ -217,7 +217,7 @@ def before_injection(pod: Pod) -> Pod:
 
 def after_injection(pod: Pod, made: Plan) -> Pod:
     """The pod with the sidecar that Istio gives it after ``made``; unchanged if it gets none."""
-    none = left_to_ambient(pod) or next(Wish.of(pod).against(), None)
+    none = left_to_ambient(pod) or next(InjectionRequest.of(pod).refusals(), None)
     if pod.names_proxy or none:
         return pod
     native = made.native
@@ -330,16 +330,16 @@ def _on_request(
     unsaid = not native_asked.on(pod.metadata)
     asked = native_asked.get(pod.metadata) is True
     due = _native_is_due(pod, how, own)
-    against = None
+    harm = None
     if asked or (due and unsaid):
-        against = next(not_native.reasons(pod, how), None)
-    if against and not (asked or own is StartMode.NATIVE):
+        harm = next(not_native.reasons(pod, how), None)
+    if harm and not (asked or own is StartMode.NATIVE):
         return _hold(
             pod,
             merge,
-            against.text if pod.restart_policy != "Always" else "",
+            harm.text if pod.restart_policy != "Always" else "",
         )
-    warnings = _although(against, "as its author asks")
+    warnings = _although(harm, "as its author asks")
     if due and unsaid:
         return _native(own, merge, how, warnings)
     if asked and (due or how.capability.can):
@@ -358,9 +358,9 @@ def _unasked(
     merge: proxy_config.Merge,
 ) -> _Order:
     """Leave the start to Istio, which makes the proxy native with or without istio-aux."""
-    if own is not StartMode.NATIVE and (against := not_native.certain(pod, how)):
-        order = _hold(pod, merge, against)
-        classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(against, 255)}
+    if own is not StartMode.NATIVE and (harm := not_native.certain(pod, how)):
+        order = _hold(pod, merge, harm)
+        classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(harm, 255)}
         return order._replace(writes={**classic, **order.writes})
     # The author is not warned about what is only unknown.
     known = msgspec.structs.replace(
@@ -369,18 +369,18 @@ def _unasked(
         limits=how.limits or (),
     )
     ends = pod.restart_policy != "Always"
-    against = next(not_native.reasons(pod, known), None) if ends else None
-    warnings = _although(against, "as Istio makes it unasked")
+    harm = next(not_native.reasons(pod, known), None) if ends else None
+    warnings = _although(harm, "as Istio makes it unasked")
     if (own or how.mode) is StartMode.HOLD:
         return _hold(pod, merge, warnings=warnings)._replace(native=True)
     return _Order("Istio makes its sidecar native unasked", native=True, warnings=warnings)
 
 
-def _although(against: Remark | None, why: str) -> tuple[str, ...]:
-    """Warn the author if the proxy is native although there is a reason ``against`` it."""
-    if against is None:
+def _although(harm: Remark | None, why: str) -> tuple[str, ...]:
+    """Warn the author if the proxy is native although it may do ``harm``."""
+    if harm is None:
         return ()
-    return (str(against._replace(text=f"native, {why}, although {against.text}")),)
+    return (str(harm._replace(text=f"native, {why}, although {harm.text}")),)
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
@@ -397,16 +397,16 @@ def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
 def _hold(
     pod: Pod,
     merge: proxy_config.Merge,
-    against: str = "",
+    harm: str = "",
     *,
     warnings: tuple[str, ...] = (),
 ) -> _Order:
-    """Ask for hold; ``against`` is the reason against a native proxy, if there is one."""
+    """Ask for hold; ``harm`` is why the proxy is not native, if that is the reason."""
     reason, because = merge.reason, dict[str, str]()
-    if against:
+    if harm:
         if names := not_native.own_init(pod):
-            against += f"; before the proxy, outside the mesh: {listed(names)}"
-        reason, because = f"{reason}; not native: {against}", {NOT_NATIVE: one_line(against, 255)}
+            harm += f"; before the proxy, outside the mesh: {listed(names)}"
+        reason, because = f"{reason}; not native: {harm}", {NOT_NATIVE: one_line(harm, 255)}
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
     if merge.holds and (text or because):
         return _Order(reason, "hold", writes=because | text, warnings=warnings)

@@ -116,25 +116,25 @@ def answer(
     how: How,
     *,
     inject: bool = False,
-    left: plan.Left = plan.left_to_ambient,
+    excluded: plan.Excluded = plan.left_to_ambient,
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
-    ``inject``: the pod also asks Istio for a sidecar. ``left`` says why a pod is left alone.
+    ``inject``: the pod also asks Istio for a sidecar. ``excluded`` says why a pod is left alone.
     Raises Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
     """
     try:
         request = decode(body)
     except Malformed as error:
-        return leave(body, error)
+        return allow_unchanged(body, error)
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    planned = _plan(request, how, inject, left)
+    planned = _plan(request, how, inject, excluded)
     return _answer(request.uid, _line(name, _MAX_KEY), planned, _outcome(planned))
 
 
-def leave(body: bytes, why: Malformed) -> ReviewResult:
+def allow_unchanged(body: bytes, why: Malformed) -> ReviewResult:
     """Allow the pod unchanged if its review cannot be processed; raises ``why`` without a uid."""
     uid = why.uid or _uid(body)
     if not uid:
@@ -186,7 +186,7 @@ def too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, how: How, inject: bool, left: plan.Left) -> plan.Plan:
+def _plan(request: Request, how: How, inject: bool, excluded: plan.Excluded) -> plan.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -195,7 +195,7 @@ def _plan(request: Request, how: How, inject: bool, left: plan.Left) -> plan.Pla
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return plan.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return plan.plan(pod, how(pod), requested=inject, left=left)
+    return plan.plan(pod, how(pod), requested=inject, excluded=excluded)
 
 
 def _outcome(planned: plan.Plan) -> Outcome:

@@ -30,7 +30,7 @@ from istio_aux.model.pod import OwnerReference
 from istio_aux.model.text import one_line
 from istio_aux.serving import Closed, Connection, Listener, ServingLimits
 from istio_aux.start import review
-from istio_aux.start.plan import Left, left_to_ambient
+from istio_aux.start.plan import Excluded, left_to_ambient
 from istio_aux.start.turns import Turns
 from istio_aux.tasks import Slots
 from istio_aux.telemetry import Telemetry
@@ -145,15 +145,15 @@ class AdmissionWebhook:
         how: review.How,
         client: Client,
         *,
-        left: Left = left_to_ambient,
+        excluded: Excluded = left_to_ambient,
         word: str = probe_rules.WORD,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
     ) -> None:
-        """Prepare to `listen`; see `plan.plan` for ``how`` and ``left``.
+        """Prepare to `listen`; see `plan.plan` for ``how`` and ``excluded``.
 
         A review with ``word`` in it comes from an API server.
         """
-        self._how, self._left = how, left
+        self._how, self._excluded = how, excluded
         self._internal_errors = metrics.internal_errors
         self._reviews = metrics.counter(
             "admission_reviews",
@@ -279,13 +279,13 @@ class AdmissionWebhook:
 
     def _review(self, path: str, body: bytes, how: review.How) -> review.ReviewResult:
         try:
-            return review.answer(body, how, inject=path == INJECT, left=self._left)
+            return review.answer(body, how, inject=path == INJECT, excluded=self._excluded)
         except review.Malformed:
             raise
         except Exception:  # A fault of ours must not refuse a pod.
             _log.exception("internal error", extra={"event": "review"})
             self._internal_errors.inc()
-            return review.leave(body, review.Malformed("internal error"))
+            return review.allow_unchanged(body, review.Malformed("internal error"))
 
     def _refused(self, status: int, text: str) -> None:
         outcome = _OUTCOMES[status]

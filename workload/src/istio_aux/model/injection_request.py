@@ -26,26 +26,28 @@ from istio_aux.model.pod import NO_METADATA, Pod, Struct
 from istio_aux.model.selectors import Selector
 
 
-class Wish(Struct, frozen=True):
+class InjectionRequest(Struct, frozen=True):
     """What decides whether a pod gets a sidecar when it is created; `of` reads it."""
 
     namespace: str = ""
     labels: Mapping[str, str] = {}
     annotation: str | None = None  # The text of `INJECT`.
-    around: Mapping[str, str] | None = None  # The labels of its namespace; None: not known.
+    namespace_labels: Mapping[str, str] | None = (
+        None  # The labels of its namespace; None: not known.
+    )
     host_network: bool = False
     injected: bool = False  # Whether Istio has injected the pod.
     mirrors: bool = False  # Whether it is the mirror pod of a static pod.
     bare: bool = False  # Whether the pod has no metadata.
 
     @classmethod
-    def of(cls, pod: Pod, around: Mapping[str, str] | None = None) -> Wish:
-        """Read a pod; ``around`` has the labels of its namespace, None if they are not known."""
+    def of(cls, pod: Pod, namespace_labels: Mapping[str, str] | None = None) -> InjectionRequest:
+        """Read a pod; without ``namespace_labels`` those are not known."""
         return cls(
             namespace=pod.metadata.namespace,
             labels=pod.labels,
             annotation=(pod.metadata.annotations or {}).get(INJECT),
-            around=around,
+            namespace_labels=namespace_labels,
             host_network=bool(pod.spec.host_network),
             injected=injected.on(pod.metadata),
             mirrors=mirrors.on(pod.metadata),
@@ -72,15 +74,15 @@ class Wish(Struct, frozen=True):
     @property
     def ambient(self) -> str:
         """Why the pod is in an ambient mesh, if it is; see `ambient_by`."""
-        return ambient_by(self.labels, self.around or {})
+        return ambient_by(self.labels, self.namespace_labels or {})
 
-    def against(self) -> Iterator[str]:
+    def refusals(self) -> Iterator[str]:
         """Yield why the pod gets no sidecar, whichever webhook is called."""
-        yield from self.never()
+        yield from self.exclusions()
         if self.asks is False:
             yield self.said
 
-    def against_label(self, *, despite_annotation: bool = False) -> Iterator[str]:
+    def label_obstacles(self, *, despite_annotation: bool = False) -> Iterator[str]:
         """Yield why our admission does not add the label that asks for a sidecar.
 
         A pod that has the label or the annotation keeps it, whatever the value. The label overrides
@@ -93,24 +95,26 @@ class Wish(Struct, frozen=True):
             yield "the sidecar is already injected"
         if ambient := self.ambient:
             yield ambient
-        yield from self.never()
+        yield from self.exclusions()
 
-    def labelled(self) -> Wish:
-        """The pod's wish with the label that asks for a sidecar."""
+    def labelled(self) -> InjectionRequest:
+        """The request with the label that asks for a sidecar."""
         return structs.replace(self, labels={**self.labels, INJECT: "true"})
 
-    def admitted(self, applications: Applications, inject: Selector | None = None) -> Wish:
-        """Return the wish as our admission makes it: with the label if the application asks.
+    def admitted(
+        self, applications: Applications, inject: Selector | None = None
+    ) -> InjectionRequest:
+        """Return the request as our admission makes it: with the label if the application asks.
 
         The pod gets the label, too, if the option ``inject-selector`` matches it. Returns the same
         object if admission would not change it.
         """
         chosen = inject is not None and inject.matches(self.labels)
         asks = chosen or applications.asks(self.namespace, self.application)
-        kept = not asks or next(self.against_label(despite_annotation=chosen), None)
+        kept = not asks or next(self.label_obstacles(despite_annotation=chosen), None)
         return self if kept else self.labelled()
 
-    def never(self) -> Iterator[str]:
+    def exclusions(self) -> Iterator[str]:
         """Yield why the pod can have no sidecar, whatever it asks for."""
         if self.host_network:
             yield "hostNetwork: Istio gives it no sidecar"
