@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import msgspec
 import ops
-from istio_aux.model.answers import PAGE, ListedPod, PodPage, Sidecars
+from istio_aux.model.answers import PAGE, PodPage, Sidecars
 from istio_aux.model.findings import Code
+from istio_aux.model.found import Found
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN
 from istio_aux.model.text import listed, printable
@@ -358,7 +359,7 @@ def _listed(page: PodPage) -> Results:
     }
 
 
-def _line(pod: ListedPod) -> str:
+def _line(pod: Found) -> str:
     since = f" since {pod.since:%Y-%m-%d %H:%M}Z" if pod.since else ""
     what = pod.owner or "no owner" if pod.state == "unmeshed" else pod.state
     tries = "" if pod.attempts is None else f", {pod.attempts} attempts"

@@ -10,7 +10,8 @@ from typing import Final
 import istio_aux
 import ops
 from istio_aux.model import selectors
-from istio_aux.model.answers import Injector, ProcessStatus, TroubledPod
+from istio_aux.model.answers import Injector, ProcessStatus
+from istio_aux.model.found import Found
 from istio_aux.model.text import listed, shortened
 
 from cluster import ReconcileError
@@ -215,7 +216,7 @@ def _injector(injector: Injector) -> str:
     return f"{injector.configuration or 'Istio'}: {injector.why}, {since}"
 
 
-def _names(objects: Sequence[TroubledPod]) -> list[str]:
+def _names(objects: Sequence[Found]) -> list[str]:
     return [shortened(f"{each.namespace}/{each.name}", _NAME) for each in objects]
 
 

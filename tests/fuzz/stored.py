@@ -20,12 +20,15 @@ from typing import Any
 from istio_aux.cli import report
 from istio_aux.cli.output import Output
 from istio_aux.injector.injection import expected, hooks_of
+from istio_aux.judge.pods import judge as judge_pod
+from istio_aux.judge.pods import outside
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import EventReader, PageReader, key_of
 from istio_aux.model import documents
 from istio_aux.model import pod as stored_pods
 from istio_aux.model.documents import shallow
+from istio_aux.model.found import Found
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy
@@ -101,10 +104,10 @@ def explained(pod: Pod) -> report.Explanation:
     return report.explain(pod, judged(pod, NOW))
 
 
-def audited(pod: Pod) -> report.Finding | str | None:
+def audited(pod: Pod) -> tuple[Found, ...]:
     ours = judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
     meshed = partial(expected, hooks=HOOKS, policies=mesh.POLICIES)
-    return report.audit(pod, mesh.ENABLED, ours, meshed, now=NOW.date)
+    return judge_pod(pod, ours, outside(pod, mesh.ENABLED, ours, meshed, now=NOW.date))
 
 
 def read_file(body: bytes) -> None:
@@ -200,12 +203,12 @@ def _is_json(body: bytes) -> bool:
 
 def _shown(answers: list[Any]) -> Iterator[str]:
     """Lines that `explain` and `audit` print."""
-    explanation, finding = answers
+    explanation, found = answers
     for output in ("json", "text"):
         with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as stream:
             if explanation:
                 report.show(Output(output), [explanation], report.explain_text)
-            if isinstance(finding, report.Finding):
+            for finding in found or ():
                 audit = report.Audit([finding], 1)
                 report.show(Output(output), [finding], report.audit_text, audit=audit, now=NOW.date)
         yield from stream.buffer.getvalue().decode().split("\n")

@@ -14,15 +14,15 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.documents import run_now
+from istio_aux.model.found import Found
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import Selector, parse_namespaces
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitLimits, QuitScope, Trouble
+from istio_aux.quit.state import QuitLimits, QuitScope
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
@@ -45,9 +45,9 @@ class World:
     def __init__(self, api: ApiServer, running: QuitController, telemetry: Telemetry) -> None:
         self.api, self.controller, self.telemetry = api, running, telemetry
 
-    def troubled(self, trouble: Trouble) -> list[TroubledPod]:
+    def troubled(self, state: str) -> list[Found]:
         """The pods in such a state, the oldest first."""
-        return [pod for kind, pod in run_now(self.controller.survey()) if kind == trouble]
+        return [pod for pod in run_now(self.controller.survey()) if pod.state == state]
 
     async def pod(
         self,

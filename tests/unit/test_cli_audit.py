@@ -20,10 +20,11 @@ from aiohttp import web
 from istio_aux.cli import report, terminal
 from istio_aux.cli.output import Output
 from istio_aux.cli.page import page
-from istio_aux.cli.report import Audit, Finding
+from istio_aux.cli.report import Audit
 from istio_aux.cli.terminal import Terminal
 from istio_aux.model import selectors
 from istio_aux.model.findings import Code
+from istio_aux.model.found import Found
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
@@ -88,12 +89,12 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
 CODES = {"stuck": "IA0101", "blocked": "IA0102", "lost": "IA0103", "unmeshed": "IA0105"}
 
 
-def finding(state: report.AuditState, **fields: Any) -> Finding:
+def finding(state: str, **fields: Any) -> Found:
     return msgspec.convert(
         {"namespace": "training", "name": "job", "uid": "u-1", "state": state, "code": CODES[state],
          "since": NOON - timedelta(minutes=5), "action": "quit", "by": (), "containers": {},
          "reason": "every payload is finished", **fields},
-        Finding,
+        Found,
     )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, \
 unstarted: 0, unmeshed: 0, failed: 0"""
 
 
-def held(gpus: int, **fields: Any) -> Finding:
+def held(gpus: int, **fields: Any) -> Found:
     requests = {"millicpu": 4000, "memory": 32 << 30, "gpus": gpus}
     return finding(fields.pop("state", "stuck"), **{"requests": requests, **fields})
 
@@ -244,7 +245,8 @@ def test_json_is_one_object_a_line() -> None:
         "owner": "", "created": None,
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
         "reason": "every payload is finished", "configuration": "", "requests": None,
-        "fix": "", "left_out": "", "free": "", "restart": "", "change": "",
+        "fix": "", "left_out": "", "free": "", "restart": "", "change": "", "policy": "",
+        "attempts": None, "lasting": True,
     }  # fmt: skip
     assert second["by"] == ["a"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.cli.installation import installations
+from istio_aux.judge.installation import installations
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
 from istio_aux.model.webhooks import Configuration

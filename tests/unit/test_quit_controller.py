@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.cli.installation import Installation
+from istio_aux.judge.installation import Installation
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.quit.recorder import RESOURCES
-from istio_aux.quit.state import Trouble
 from istio_aux.settings import DEFAULTS
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
@@ -188,7 +187,7 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
     istio#51883, istio#36534.
     """
     starts: State = {"waiting": {"reason": "PodInitializing"}}
-    holding: list[tuple[State, str, Trouble]] = [
+    holding: list[tuple[State, str, str]] = [
         (starts, "Pending", "unstarted"),
         (exited(0), "Running", "blocked"),
     ]

@@ -37,7 +37,10 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() ->
         (note, *_) = (note for _, note in world.events("NoSidecar"))
         assert note.startswith("IA0105: the pod has no sidecar and should have one: namespace.side")
         assert world.api.evictions == []
-        shown = [(pod.name, pod.owner, pod.since.day) for pod in run_now(world.repair.unmeshed(2))]
+        shown = [
+            (pod.name, pod.owner, pod.since and pod.since.day)
+            for pod in run_now(world.repair.unmeshed(2))
+        ]
         assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
         assert {pod.code for pod in run_now(world.repair.unmeshed(2))} == {"IA0105"}
 

@@ -25,9 +25,10 @@ import msgspec
 import pytest
 from aiohttp import web
 from istio_aux.injector.watcher import survey
-from istio_aux.model import answers, kubelet, webhooks
+from istio_aux.model import kubelet, webhooks
 from istio_aux.model import pod as pods
 from istio_aux.model.documents import Document, read, run_now
+from istio_aux.model.found import SERVED
 from istio_aux.model.names import LOCAL_SETTINGS
 from istio_aux.model.policy import QuitLimits
 from istio_aux.quit import facts, rules
@@ -166,8 +167,8 @@ async def served(api: Istio, told: dict[str, Any], folder: Path) -> tuple[Judged
         found = {(f"{pod.namespace}/{pod.name}", pod.state) for pod in run_now(wired.pods())[0]}
         would = {
             f"{pod.namespace}/{pod.name}"
-            for state, pod in run_now(wired._quit.survey())
-            if state == "would quit"
+            for pod in run_now(wired._quit.survey())
+            if pod.state == "would quit"
         }
         await wired.hand_over(0)
     judged = {name: state for name, state in found if state != "unmeshed"}
@@ -306,7 +307,7 @@ def agreeing(
 ) -> dict[str, bool]:
     """Who says the same of a pod as `audit`; ``lasts``: what may pass has not passed."""
     state, hangs = finding.get("state"), finding.get("action") != "report"
-    listed = state in answers.STATES and not finding["left_out"] and (hangs or state != "stuck")
+    listed = state in SERVED and not finding["left_out"] and (hangs or state != "stuck")
     return {
         # Lists have the pods that failed in the last hour.
         "explain": alike(finding, explained)

@@ -26,16 +26,15 @@ from istio_aux.injector.rules import Injector
 from istio_aux.model.answers import (
     TEXT,
     Holder,
-    ListedPod,
     Liveness,
     ProcessStatus,
     Sidecars,
     UnreadableObject,
 )
+from istio_aux.model.found import Found
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Requests
-from istio_aux.quit.state import TroubledPod
-from istio_aux.repair.reports import ApplicationMesh, Unmeshed
+from istio_aux.repair.reports import ApplicationMesh
 from istio_aux.start import review
 from istio_aux.status import (
     GAP,
@@ -58,9 +57,9 @@ INJECTOR = Injector(
     configuration="istio", revision="default", state=Liveness.LIVE, why="it injects", since=NOON,
     native=Capability.NATIVE,
 )  # fmt: skip
-POD = Unmeshed(namespace="shop", name="web-0", owner="", reason="it is selected", since=NOON)
-STUCK = TroubledPod(namespace="shop", name="a", uid="1", since=NOON, attempts=3, reason="404")
-LOST = TroubledPod(namespace="shop", name="b", uid="2", reason="oom")
+POD = Found(namespace="shop", name="web-0", owner="", reason="it is selected", since=NOON)
+STUCK = Found(namespace="shop", name="a", uid="1", since=NOON, attempts=3, reason="404")
+LOST = Found(namespace="shop", name="b", uid="2", reason="oom")
 APPLICATION = ApplicationMesh(
     namespace="shop", name="web", live=True, live_reason="it injects", revision="default",
     root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
@@ -142,7 +141,10 @@ def test_of_each_field_it_is_known_whether_the_charm_shows_it() -> None:
     assert changed == {field.name for field in msgspec.structs.fields(ProcessStatus)}
 
 
-LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-0", "web-1", "web-2")]
+LISTED = [
+    Found(namespace="shop", name=name, state="unmeshed", reason="so")
+    for name in ("web-0", "web-1", "web-2")
+]
 
 
 def test_a_page_says_how_many_pods_there_are_and_where_the_next_one_begins() -> None:
@@ -153,7 +155,9 @@ def test_a_page_says_how_many_pods_there_are_and_where_the_next_one_begins() -> 
 
 
 def test_a_page_cuts_what_a_tenant_wrote() -> None:
-    (pod,) = page([ListedPod("shop", "a", "lost", "ä" * 9999, owner="ä" * 9999)]).pods
+    (pod,) = page(
+        [Found(namespace="shop", name="a", state="lost", reason="ä" * 9999, owner="ä" * 9999)]
+    ).pods
 
     assert (len(pod.reason), len(pod.owner)) == (TEXT, TEXT)
 
@@ -250,7 +254,9 @@ def test_no_page_misses_a_pod_that_stays(data: st.DataObject) -> None:
 
     while True:
         present = sorted({*stays, *data.draw(names)})
-        pods = [ListedPod("shop", name, "unmeshed", "so") for name in present]
+        pods = [
+            Found(namespace="shop", name=name, state="unmeshed", reason="so") for name in present
+        ]
         shown = page(pods, after=after, limit=2)
         found += [pod.name for pod in shown.pods]
         if not (after := shown.next):

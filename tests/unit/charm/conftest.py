@@ -17,8 +17,9 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
-from istio_aux.model.answers import ListedPod, TroubledPod, group
+from istio_aux.model.answers import group
 from istio_aux.model.documents import run_now
+from istio_aux.model.found import Found
 from istio_aux.status import page, place
 from ops import pebble, testing
 from unit.apiserver import kubeconfig
@@ -86,7 +87,7 @@ class Workload:
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
-        self.held: list[TroubledPod] = []
+        self.held: list[Found] = []
         self.called_before: list[str] | None = []
         self.injectors: list[dict[str, str]] = [injector()]
         self.injects: bool | None = True
@@ -95,7 +96,7 @@ class Workload:
         self.unmeshed_total = 0
         self.unmeshed_unknown = 0
         self.applications: list[dict[str, Any]] = []
-        self.pods: list[ListedPod] = []
+        self.pods: list[Found] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
         # The certificate's file, which the workload follows.
         self.certificate = Path()

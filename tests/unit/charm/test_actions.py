@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from istio_aux.cli import commands
-from istio_aux.model.answers import ListedPod
+from istio_aux.model.found import Found
 from istio_aux.model.resources import Requests
 from msgspec.structs import replace
 from ops import pebble, testing
@@ -26,11 +26,30 @@ import workload
 from .conftest import SINCE, Unit
 
 CREATED = datetime.fromisoformat(SINCE)
-POD = ListedPod(
-    "team-a", "web-0", "unmeshed", "created before Istio could inject", CREATED, "StatefulSet/web"
+POD = Found(
+    namespace="team-a",
+    name="web-0",
+    state="unmeshed",
+    reason="created before Istio could inject",
+    since=CREATED,
+    owner="StatefulSet/web",
 )
-STUCK = ListedPod("team-a", "mnist-0", "stuck", "exit code 137", CREATED, attempts=3, code="IA0101")
-BLOCKED = ListedPod("team-b", "import-0", "blocked", "not finished: vault-agent (running)", CREATED)
+STUCK = Found(
+    namespace="team-a",
+    name="mnist-0",
+    state="stuck",
+    reason="exit code 137",
+    since=CREATED,
+    attempts=3,
+    code="IA0101",
+)
+BLOCKED = Found(
+    namespace="team-b",
+    name="import-0",
+    state="blocked",
+    reason="not finished: vault-agent (running)",
+    since=CREATED,
+)
 
 
 def results(unit: Unit) -> dict[str, Any]:
@@ -84,7 +103,7 @@ def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit)
     assert unit.state.unit_status == status
 
 
-def named_by_a_tenant(number: int) -> ListedPod:
+def named_by_a_tenant(number: int) -> Found:
     """A pod whose name, owner and reason are as long as they get, and not all ASCII."""
     name = f"{number:04}-{'x' * 248}"
     return replace(POD, name=name, owner=f"Job/{'ä' * 9999}", reason="\N{PILE OF POO}" * 9999)

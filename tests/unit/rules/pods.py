@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from istio_aux.cli.installation import Installation, Installations, Judgement
+from istio_aux.injector.injection import Expectation
+from istio_aux.judge.installation import Installation, Installations, Judgement
+from istio_aux.judge.pods import judge, outside
 from istio_aux.model import pod as pods
+from istio_aux.model.found import Found
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.resources import Requests
-from istio_aux.quit.state import TroubledPod
 from istio_aux.settings import DEFAULTS
 from msgspec.structs import replace
 
@@ -131,11 +133,19 @@ def held(
     since: datetime | None = None,
     requests: Requests | None = None,
     fix: str = "",
-) -> TroubledPod:
+) -> Found:
     """A pod that these containers hold."""
-    return TroubledPod("training", "job", "u-1", "", since, by=by, requests=requests, fix=fix)
+    return Found(
+        namespace="training", name="job", uid="u-1", since=since, by=by, requests=requests, fix=fix
+    )
 
 
 def recorded(name: str) -> Pod:
     """A pod as a real cluster reported it."""
     return pods.decode((RECORDS / name).read_bytes())
+
+
+def listed(pod: Pod, judgement: Judgement, now: datetime) -> Any:
+    """What `audit` lists of a pod that Istio would inject; None if nothing."""
+    meshed = outside(pod, None, judgement, lambda _: Expectation(True, ""), now=now)
+    return next((it for it in judge(pod, judgement, meshed) if it.state), None)

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.cli import preflight, report
-from istio_aux.cli.installation import Installation, Installations
-from istio_aux.cli.moving import NetworkPolicy, Survey, To
-from istio_aux.cli.preflight import CheckResult, Verdict
+from istio_aux.cli import report
 from istio_aux.cli.terminal import Terminal
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import Agent, ControlPlanes, Injector
+from istio_aux.judge import preflight
+from istio_aux.judge.installation import Installation, Installations
+from istio_aux.judge.moving import NetworkPolicy, Survey, To
+from istio_aux.judge.preflight import CheckResult, Verdict
 from istio_aux.model.annotations import (
     NATIVE_SIDECAR,
     NOT_NATIVE,

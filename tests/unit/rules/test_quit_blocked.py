@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from istio_aux.cli import report
-from istio_aux.injector.injection import Expectation
 from istio_aux.model import ending
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, QUIT_AFTER
@@ -34,6 +33,7 @@ from unit.rules.pods import (
     exited,
     job,
     judged,
+    listed,
     moment,
     statuses,
     waiting,
@@ -171,8 +171,7 @@ def test_a_native_sidecar_holds_each_pod_for_a_moment_which_a_command_does_not_t
 
     def found(seconds: float) -> Any:
         now = moment(END, seconds)
-        meshed = Expectation(True, "")
-        return report.audit(pod, None, judged(pod, now), lambda _: meshed, now=now.date)
+        return listed(pod, judged(pod, now), now.date)
 
     assert found(59) is None
     assert (found(60).state, found(60).by, found(60).since) == (state, ("istio-proxy",), END)
@@ -557,8 +556,7 @@ def test_no_other_pod_is_told_of(pod: Pod) -> None:
 
 def found(pod: Pod, seconds: float | None) -> Any:
     now = moment(OVERDUE, seconds or 0)
-    judgement = judged(pod, None if seconds is None else now)
-    return report.audit(pod, None, judgement, lambda _: Expectation(True, ""), now=now.date)
+    return listed(pod, judged(pod, None if seconds is None else now), now.date)
 
 
 def test_it_is_a_holder_from_five_minutes_past_its_grace_period_on() -> None:

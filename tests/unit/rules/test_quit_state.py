@@ -160,10 +160,8 @@ def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
         trouble = story.state.trouble(story.scope, NOW)
         assert (trouble is not None) is (count >= 3)
     assert trouble
-    kind, stuck = trouble
-    assert kind == "stuck"
-    assert stuck.attempts == 4
-    assert stuck.reason == (
+    assert (trouble.state, trouble.attempts) == ("stuck", 4)
+    assert trouble.reason == (
         "exec: exit code 0, but istio-proxy still runs; exec-envoy: no exit code; "
         "port-forward: no exit code"
     )
@@ -354,6 +352,6 @@ def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
     story.watched(BLOCKED, after(45))
     assert story.awake(45) == Sleep(15.0), "from when it was first seen"
     lasting = [story.state.trouble(story.scope, after(seconds)) for seconds in (45, 60)]
-    assert [pod.lasting for _, pod in filter(None, lasting)] == [False, True]
+    assert [pod.lasting for pod in filter(None, lasting)] == [False, True]
     assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
     assert story.state.due(story.scope) is None

@@ -14,11 +14,11 @@ import pytest
 from istio_aux.model import kept, resources
 from istio_aux.model.answers import group
 from istio_aux.model.documents import run_now
+from istio_aux.model.found import Found
 from istio_aux.model.limits import MOST, Limit, LimitRange, Limits, ResourceQuota
 from istio_aux.model.pod import Key
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Requests, quantity, requests
-from istio_aux.quit.state import TroubledPod
 from unit.rules import pods
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.starting import planned
@@ -197,7 +197,7 @@ EIGHT = Requests(gpus=8, millicpu=500)
 held = partial(pods.held, since=LATE, requests=EIGHT)
 
 
-def texts(*pods: TroubledPod) -> list[str]:
+def texts(*pods: Found) -> list[str]:
     return [one.text for one in run_now(group(pods))]
 
 
@@ -234,7 +234,7 @@ FIX, SINCE = "set x: false", "since 2026-11-21 07:12Z"
     ids=["since the first, all together", "whatever their order", "unknown requests",
           "times in UTC", "many holders", "fixes divide holders", "the proxy"],
 )  # fmt: skip
-def test_holders_are_told_in_short_lines(pods: list[TroubledPod], lines: list[str]) -> None:
+def test_holders_are_told_in_short_lines(pods: list[Found], lines: list[str]) -> None:
     assert texts(*pods) == lines
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -27,6 +27,7 @@ from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import run_cooperatively
 from istio_aux.model import answers
 from istio_aux.model.documents import Cooperative
+from istio_aux.model.found import HELD, SERVED, Found
 from istio_aux.model.text import printable_json, shortened
 
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def shown_by_charm(status: answers.ProcessStatus) -> tuple[object, ...]:
 
 
 def page(
-    pods: Sequence[answers.ListedPod],
+    pods: Sequence[Found],
     *,
     after: str = "",
     limit: int = answers.PAGE,
@@ -80,7 +81,7 @@ def page(
 ) -> answers.PodPage:
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
-    ``pods`` are all, in the order of `place`. ``holders`` are those of `answers.HELD`.
+    ``pods`` are all, in the order of `place`. ``holders`` are those of `found.HELD`.
     """
     namespace, _, name = after.partition("/")
     begin = bisect_right(pods, (namespace, name), key=place)
@@ -89,6 +90,7 @@ def page(
             pod,
             reason=shortened(pod.reason, answers.TEXT - 1),
             owner=shortened(pod.owner, answers.TEXT - 1),
+            fix=shortened(pod.fix, answers.TEXT - 1),
         )
         for pod in pods[begin : begin + limit]
     ]
@@ -101,35 +103,7 @@ def page(
     )
 
 
-def listed(
-    unmeshed: Iterable[answers.Unmeshed],
-    troubled: Iterable[tuple[str, answers.TroubledPod]],
-) -> Iterator[answers.ListedPod]:
-    """Yield the pods as the pages show them."""
-    for pod in unmeshed:
-        yield answers.ListedPod(
-            pod.namespace,
-            pod.name,
-            "unmeshed",
-            pod.reason,
-            pod.since,
-            pod.owner,
-            code=pod.code,
-        )
-    for state, pod in troubled:
-        if state in answers.STATES:
-            yield answers.ListedPod(
-                pod.namespace,
-                pod.name,
-                state,
-                pod.reason,
-                pod.since,
-                attempts=pod.attempts,
-                code=pod.code,
-            )
-
-
-def place(pod: answers.ListedPod) -> tuple[str, str]:
+def place(pod: Found) -> tuple[str, str]:
     """Return where a pod stands in the pages: before pods with later namespaces or names."""
     return pod.namespace, pod.name
 
@@ -156,15 +130,15 @@ def application(
     readiness: Callable[[], tuple[bool, list[str]]],
     status: Callable[[], Cooperative[answers.ProcessStatus]],
     metrics: Callable[[], Cooperative[bytes]],
-    pods: Callable[[], Cooperative[tuple[list[answers.ListedPod], bool]]],
+    pods: Callable[[], Cooperative[tuple[list[Found], bool]]],
 ) -> web.Application:
     """Make the application of the status port of what `Wiring` returns."""
 
     def list_pods() -> Cooperative[
-        tuple[dict[tuple[str, ...], list[answers.ListedPod]], bool, list[answers.Holder]]
+        tuple[dict[tuple[str, ...], list[Found]], bool, list[answers.Holder]]
     ]:
         every, leader = yield from pods()
-        return {answers.STATES: every}, leader, (yield from status()).holders
+        return {SERVED: every}, leader, (yield from status()).holders
 
     def written() -> Cooperative[bytes]:
         return printable_json(msgspec.json.encode((yield from status())))
@@ -185,22 +159,19 @@ def application(
 
     async def show_pods(request: web.Request) -> web.Response:
         query = request.query
-        states = (
-            tuple(state for state in answers.STATES if state in query.getall("state", []))
-            or answers.STATES
-        )
+        states = tuple(state for state in SERVED if state in query.getall("state", [])) or SERVED
         limit = query.get("limit", str(answers.PAGE))
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= answers.PAGE):
             raise web.HTTPBadRequest(text=f"limit: expected 1 to {answers.PAGE}\n")
         by_states, leader, holders = await listed()
         if states not in by_states:
-            by_states[states] = [pod for pod in by_states[answers.STATES] if pod.state in states]
+            by_states[states] = [pod for pod in by_states[SERVED] if pod.state in states]
         shown = page(
             by_states[states],
             after=query.get("after", ""),
             limit=int(limit),
             leader=leader,
-            holders=holders if answers.HELD & {*states} else (),
+            holders=holders if HELD & {*states} else (),
         )
         return web.Response(
             body=printable_json(msgspec.json.encode(shown)),

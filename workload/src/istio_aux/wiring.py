@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 
 from msgspec import structs
@@ -26,23 +27,23 @@ from istio_aux.model import answers
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Cooperative
 from istio_aux.model.election import Checkpoint, read_checkpoint
+from istio_aux.model.found import HELD, SERVED, Found
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.moment import Clock, TokenLife, token_life
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartPolicy
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitScope, Trouble
+from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
-from istio_aux.status import Kept, listed, place, send_notices
+from istio_aux.status import Kept, place, send_notices
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import MeshWatch, Need
 
-# As `/pods` shows them.
-_TROUBLES: tuple[Trouble, ...] = ("stuck", "blocked", "lost", "unstarted")
+_TROUBLES = ("stuck", "blocked", "lost", "unstarted")
 
 
 class Wiring:
@@ -216,15 +217,15 @@ class Wiring:
     def status(self) -> Cooperative[answers.ProcessStatus]:
         """Return the present status."""
         troubled = yield from self._quit.survey()
-        totals, held = Counter[str](), list[answers.TroubledPod]()
-        listed = {state: list[answers.TroubledPod]() for state in _TROUBLES}
-        for number, (state, pod) in enumerate(troubled):
+        totals, held = Counter[str](), list[Found]()
+        listed = {state: list[Found]() for state in _TROUBLES}
+        for number, pod in enumerate(troubled):
             if number % answers.SLICE == 0:
                 yield
-            totals[state] += pod.lasting
-            if state in listed and len(listed[state]) < answers.LONGEST:
-                listed[state].append(pod)
-            if state in answers.HELD and pod.lasting:
+            totals[pod.state] += pod.lasting
+            if pod.state in listed and len(listed[pod.state]) < answers.LONGEST:
+                listed[pod.state].append(pod)
+            if pod.state in HELD and pod.lasting:
                 held.append(pod)
         stuck, blocked, lost, unstarted = (listed[state] for state in _TROUBLES)
         holders = (yield from answers.group(held))[: answers.MOST]
@@ -297,11 +298,13 @@ class Wiring:
             dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[: answers.LONGEST]),
         )
 
-    def pods(self) -> Cooperative[tuple[list[answers.ListedPod], bool]]:
+    def pods(self) -> Cooperative[tuple[list[Found], bool]]:
         """Return the pods that need attention, in the order of `place`, and whether this leads."""
         unmeshed = yield from self._repair.unmeshed()
         troubled = yield from self._quit.survey()
-        found = yield from answers.in_order(listed(unmeshed, troubled), place)
+        found = yield from answers.in_order(
+            chain(unmeshed, (each for each in troubled if each.state in SERVED)), place
+        )
         return found, self._leadership.held
 
     def metrics(self) -> Cooperative[bytes]:

@@ -1,6 +1,6 @@
 """`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
 
-`cli.preflight` judges. `watches.MeshWatch` watches for a moment, as it does for `serve`.
+`judge.preflight` judges. `watches.MeshWatch` watches for a moment, as it does for `serve`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 import msgspec
 
 from istio_aux import rights
-from istio_aux.cli import cluster, preflight, report, workloads
-from istio_aux.cli.installation import Installation, Installations, LeftOut
-from istio_aux.cli.moving import NetworkPolicy, Survey, To
+from istio_aux.cli import cluster, report, workloads
 from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_slices, read_version
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.judge import preflight
+from istio_aux.judge.installation import Installation, Installations, LeftOut
+from istio_aux.judge.moving import NetworkPolicy, Survey, To
+from istio_aux.judge.pods import outside
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -300,7 +302,7 @@ async def _pods(
         if pod.status.phase == "Failed":
             continue
         judged = found.judge(pod, labels, now)
-        meshed, wanted = report.outside(pod, labels, judged, mesh.expected, now=now.date)
+        meshed, wanted = outside(pod, labels, judged, mesh.expected, now=now.date)
         settings, injection = judged.installation.settings, InjectionRequest.of(pod, labels)
         owner = controller(about)
         how = msgspec.structs.replace(

@@ -11,16 +11,17 @@ from datetime import datetime
 from msgspec import structs
 
 from istio_aux.cli import report, workloads
-from istio_aux.cli.installation import (
+from istio_aux.cli.page import page
+from istio_aux.cli.tally import Tally
+from istio_aux.injector.watcher import away, survey
+from istio_aux.judge.installation import (
     Installation,
     Installations,
     Judgement,
     Labels,
     installations,
 )
-from istio_aux.cli.page import page
-from istio_aux.cli.tally import Tally
-from istio_aux.injector.watcher import away, survey
+from istio_aux.judge.pods import judge, outside
 from istio_aux.kube import access as credentials
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -132,9 +133,9 @@ async def explain(
         judged = await _hook_failed(client, judged)
         if not (each.names_proxy and injected.on(each.metadata)):
             mesh = mesh or (await survey(client))[0]
-            meshed, _ = report.outside(each, known[where], judged, mesh.expected, now=now.date)
-            if isinstance(meshed, ReportUnmeshed) and meshed.doubted:
-                meshed, _ = report.outside(
+            meshed = outside(each, known[where], judged, mesh.expected, now=now.date)
+            if isinstance(meshed[0], ReportUnmeshed) and meshed[0].doubted:
+                meshed = outside(
                     each,
                     known[where],
                     judged,
@@ -275,7 +276,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     now = system_clock()
     owners = set[str]()
     kubelets = dict[str, Kubelet]()
-    tally = Tally(now)
+    tally = Tally()
     asked = 0
     holds = _Holds(client)
     selects = request.selectors is not None
@@ -294,7 +295,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
             continue
         its_labels = labels.get(key.namespace)
         if pod.status.phase == "Failed":
-            tally.failed(pod, found.judge(pod, its_labels, now))
+            tally.add(judge(pod, found.judge(pod, its_labels, now), lately=now))
             continue
         tally.pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
@@ -306,18 +307,13 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
                 kubelet=await kubelet_of(client, pod, kubelets),
             )
         )
-        outcome = report.audit(pod, its_labels, judged, mesh.expected, now=now.date)
-        if isinstance(outcome, str) and asked < ASKED and Candidate.of(pod).renewed:
+        meshed = outside(pod, its_labels, judged, mesh.expected, now=now.date)
+        in_doubt = isinstance(meshed[0], ReportUnmeshed) and not meshed[0].unmeshed
+        if in_doubt and asked < ASKED and Candidate.of(pod).renewed:
             asked += 1
-            outcome = report.audit(
-                pod,
-                its_labels,
-                judged,
-                mesh.expected,
-                await ask(client, key),
-                now=now.date,
-            )
-        tally.judged(pod, judged, outcome)
+            listens = await ask(client, key)
+            meshed = outside(pod, its_labels, judged, mesh.expected, listens, now=now.date)
+        tally.add(judge(pod, judged, meshed, lately=now))
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
-from istio_aux.cli.installation import Installation, Judgement
 from istio_aux.cli.output import FORMATS, Output
 from istio_aux.cli.texts import TEXTS
+from istio_aux.judge.installation import Installation, Judgement
 from istio_aux.model import applications, findings, selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from istio_aux.cli import report
-from istio_aux.cli.installation import Installation, Installations
 from istio_aux.cli.terminal import Cell, Style, Terminal
+from istio_aux.judge.installation import Installation, Installations
 from istio_aux.model import documents, templates
 from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment

@@ -14,8 +14,8 @@ from contextlib import aclosing, suppress
 from msgspec import structs
 
 from istio_aux.cli import cluster, report, workloads
-from istio_aux.cli.installation import Installation
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.judge.installation import Installation
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import now, system_clock

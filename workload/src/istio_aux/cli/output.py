@@ -10,6 +10,7 @@ import msgspec
 
 from istio_aux.cli.terminal import Terminal
 from istio_aux.model import documents
+from istio_aux.model.found import Found
 from istio_aux.model.text import alternatives, printable, printable_json
 
 FORMATS = ("text", "wide", "json", "yaml", "name")
@@ -76,7 +77,8 @@ class Output(msgspec.Struct, frozen=True):
         stream.buffer.write(shown)
 
     def _told(self, item: msgspec.Struct) -> dict[str, object]:
-        told: dict[str, object] = msgspec.to_builtins(item)
+        every = msgspec.structs.asdict(item) if isinstance(item, Found) else item
+        told: dict[str, object] = msgspec.to_builtins(every)
         for name in _COMMANDS & told.keys():
             told[name] = "\n".join(line + self.flags for line in str(told[name]).splitlines())
         return told

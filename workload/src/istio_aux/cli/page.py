@@ -12,10 +12,10 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from istio_aux.cli.report import Audit, Finding, by_owner, earliest
-from istio_aux.cli.sentences import free
+from istio_aux.cli.report import Audit, by_owner, earliest
 from istio_aux.cli.terminal import age, minute
-from istio_aux.model.answers import HELD
+from istio_aux.judge.pods import free
+from istio_aux.model.found import HELD, Found
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import NO_COMMAND, Command, command, listed, printable, shortened
 
@@ -37,7 +37,7 @@ class _Row(NamedTuple):
     owner: str
     state: str
     reason: str
-    pods: Sequence[Finding]
+    pods: Sequence[Found]
 
     @property
     def held(self) -> Requests:
@@ -91,7 +91,7 @@ def _most(row: _Row) -> tuple[object, ...]:
     return -held.gpus, -held.millicpu, -held.memory, -len(row.pods), row.namespace, row.owner
 
 
-def _sentence(held: Sequence[Finding], audit: Audit, now: datetime) -> str:
+def _sentence(held: Sequence[Found], audit: Audit, now: datetime) -> str:
     when = f"On {now.astimezone(UTC):%d %B %Y} at {now.astimezone(UTC):%H:%M} UTC"
     if not held:
         return f"{when}, no pod was kept by a sidecar, among {audit.pods} unfinished pods."
@@ -105,7 +105,7 @@ def _sentence(held: Sequence[Finding], audit: Audit, now: datetime) -> str:
     )
 
 
-def _tiles(held: Sequence[Finding], now: datetime) -> str:
+def _tiles(held: Sequence[Found], now: datetime) -> str:
     amounts = total(each.requests for each in held if each.requests)
     cpus, memory = Requests(millicpu=amounts.millicpu), Requests(memory=amounts.memory)
     seconds = sum(

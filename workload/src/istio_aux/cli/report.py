@@ -11,43 +11,32 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 
-from istio_aux.cli import preflight, sentences
-from istio_aux.cli.installation import Installations, Judgement, Labels
+from istio_aux.cli import sentences
 from istio_aux.cli.output import Output
 from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
-from istio_aux.model.answers import HELD, MOST, Holder, TroubledPod, group
+from istio_aux.judge import preflight
+from istio_aux.judge.installation import Installations, Judgement
+from istio_aux.judge.pods import judge
+from istio_aux.model.answers import MOST, Holder, group
 from istio_aux.model.documents import run_now
-from istio_aux.model.ending import cut_off, killed
-from istio_aux.model.failed import failure
 from istio_aux.model.findings import Code, Remark, ignored
-from istio_aux.model.injection_request import InjectionRequest
-from istio_aux.model.owners import controller
+from istio_aux.model.found import HELD, Found, State
 from istio_aux.model.pod import PROXY, Pod
-from istio_aux.model.policy import RacePolicy
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import NO_COMMAND, Command, listed, printable, printable_json
 from istio_aux.quit.facts import ContainerVerdict
-from istio_aux.quit.rules import Action, Quit, Report, Wait
-from istio_aux.repair.candidate import Candidate
+from istio_aux.quit.rules import Wait
 from istio_aux.repair.rules import (
-    SETTLED,
-    NotKnown,
     RepairAction,
-    ReportUnmeshed,
-    as_admitted,
-    decide,
 )
-from istio_aux.start.plan import bad_values, effective_start
+from istio_aux.start.plan import effective_start
 
-T = TypeVar("T", bound="Finding | QuitVerdict")
-
-# `audit --help` says what they mean.
-AuditState = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed", "failed"]
+T = TypeVar("T", bound="Found | QuitVerdict")
 
 QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
@@ -64,71 +53,33 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     start: str | None = None
     end: str = ""  # What the pod loses, or has lost, at its end.
     installation: str = ""  # Whose settings these are.
-    state: AuditState | None = None  # The word of `audit`.
-    code: Code | None = None  # Of that state.
-    codes: tuple[
-        Code, ...
-    ] = ()  # The codes of all findings: also of the annotations, and of the end.
-    ignored: tuple[Code, ...] = ()
+    state: str = ""  # The word of `audit`.
+    code: str = ""  # Of that state.
+    codes: tuple[str, ...] = ()  # Of all findings: also of annotations, and of the end.
+    ignored: tuple[str, ...] = ()
     verdict: str = ""  # What the pod alone asks for, if the ``action`` is another one.
-    left_out: str = ""  # As in `Finding`; likewise below.
+    left_out: str = ""  # As in `Found`; likewise below.
     free: Command = NO_COMMAND
     restart: Command = NO_COMMAND
     change: Command = NO_COMMAND
     policy: str = ""  # YAML for the spec of its next Job.
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `audit`; its JSON names are a contract."""
-
-    namespace: str
-    name: str
-    uid: str
-    owner: str = ""  # The pod's controller, such as TFJob/mnist.
-    created: datetime | None = None
-    state: AuditState
-    code: Code
-    # When the last finished payload container ended, or the proxy of a lost pod, or when an
-    # unstarted pod could have started, or an unmeshed one was created; None: unknown.
-    since: datetime | None
-    action: str  # What is done about the pod: see `installation.Judgement`.
-    reason: str
-    # What a blocked pod waits for: containers, or an invalid annotation. Of a stuck pod the
-    # containers that keep it after its proxy.
-    by: tuple[str, ...] = ()
-    containers: dict[str, ContainerVerdict] = {}
-    configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
-    requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
-    fix: str = ""  # The setting that ends what blocks the pod, or how it gets its sidecar.
-    left_out: str = ""  # Why no installation looks after the pod, or why that is not known.
-    # Commands, to be pasted: to free a pod which no installation looks after, to restart one that
-    # lacks its sidecar, to have an installation look after it.
-    free: Command = NO_COMMAND
-    restart: Command = NO_COMMAND
-    change: Command = NO_COMMAND
-
-
 class Audit(msgspec.Struct, frozen=True):
     """The findings among all pods that were read."""
 
-    findings: list[Finding]
+    findings: list[Found]
     pods: int
     namespaces: int | None = None  # How many are selected; None without a selector.
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
     installations: Installations = Installations()  # Whose settings these are.
     among: str = ""  # Where pods were looked for.
-    ignored: Sequence[Code] = ()  # Of findings.
+    ignored: Sequence[str] = ()  # Of findings.
     notes: tuple[str, ...] = ()  # What is not known, a line each.
 
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
-        return run_now(
-            group(
-                msgspec.convert(each, TroubledPod, from_attributes=True)
-                for each in self.findings
-                if each.state in HELD
-            )
-        )
+        return run_now(group(each for each in self.findings if each.state in HELD))
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):
@@ -149,7 +100,7 @@ class QuitVerdict(msgspec.Struct, frozen=True):
     outcome: QuitResult
     reason: str
     requests: Requests | None = None  # What the pod holds, or gave back; None: it is not known.
-    owner: str = ""  # As in `Finding`.
+    owner: str = ""  # As in `Found`.
     seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
 
@@ -159,7 +110,7 @@ def explain(
     start: str | None = None,
     *,
     notes: Sequence[Remark] = (),
-    meshed: RepairAction | None = None,
+    meshed: tuple[RepairAction, Expectation] | None = None,
     held: str = "",
     now: datetime | None = None,
     ignore: Collection[str] = (),
@@ -172,165 +123,55 @@ def explain(
     """
     decision = judged.decision
     about = pod.metadata
+    found = judge(pod, judged, meshed, notes)
+    first = found[0] if found and found[0].state else None
     reason = sentences.cause(judged.facts, decision, judged.reason, now) + held
-    restart = NO_COMMAND
     waits = start and isinstance(decision, Wait) and not decision.blocked_by
     if waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    state = state_of(pod, decision)
-    code = decision.code
-    if isinstance(meshed, ReportUnmeshed):
-        if meshed.unmeshed:
-            state, code = "unmeshed", meshed.code
-        reason, restart = sentences.outside(pod, meshed, reason)
-    elif isinstance(meshed, NotKnown):
-        reason = f"{reason}; not known whether the pod is in its mesh: {meshed.reason}"
-    mishap = None if state else failure(pod)
-    if mishap:
-        state, code, reason = "failed", mishap.code, mishap.text
-    if pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}:
-        end = Remark(Code.CUT_OFF, cut_off(pod))
-    else:
-        end = Remark(Code.PROXY_KILLED, killed(pod))
-    notes = [*notes, *bad_values(pod)]
-    others = [each.code for each in (*notes, end) if each.text]
-    codes = [*dict.fromkeys([code, *others] if state and code else others)]
-    if code in ignore:
-        state = None
-    told = (str(each) for each in notes if each.code not in ignore)
+    restart = NO_COMMAND
+    if meshed:
+        reason, restart = sentences.outside(pod, meshed[0], reason)
+    if first and first.state == "failed":
+        reason = "; ".join(filter(None, (first.reason, first.fix)))
+    told = [each for each in found if each.code not in ignore]
+    shown = first if first in told else None
     return Explanation(
         **about.key._asdict(),
         action=judged.action,
         reason=reason,
         containers=judged.facts.table,
-        start="; ".join(filter(None, (start or effective_start(pod), *told))) or None,
-        end=str(end) if end.text and end.code not in ignore else "",
+        start="; ".join(
+            filter(
+                None,
+                (
+                    start or effective_start(pod),
+                    *(_line(it) for it in told if not (it.state or it.code in _NOT_OF_THE_START)),
+                ),
+            )
+        )
+        or None,
+        end="".join(_line(it) for it in told if it.code in _OF_THE_END),
         installation=judged.installation.name,
-        state=state,
-        code=code if state else None,
-        codes=tuple(each for each in codes if each not in ignore),
-        ignored=tuple(each for each in codes if each in ignore),
+        state=first.state if first and shown else "",
+        code=shown.code if shown else "",
+        codes=tuple(dict.fromkeys(each.code for each in told)),
+        ignored=tuple(dict.fromkeys(each.code for each in found if each.code in ignore)),
         verdict="" if decision.action == judged.action else decision.action,
         left_out=judged.left_out,
         change=judged.change,
         restart=restart,
-        free=(
-            sentences.free(about.namespace, about.name)
-            if judged.left_out and isinstance(decision, Quit)
-            else NO_COMMAND
-        ),
-        policy=mishap.policy if mishap and state else "",
+        free=first.free if first else NO_COMMAND,
+        policy=shown.policy if shown else "",
     )
 
 
-def audit(
-    pod: Pod,
-    labels: Labels | None,
-    judged: Judgement,
-    expected: Callable[[InjectionRequest], Expectation],
-    listens: bool | None = None,
-    *,
-    now: datetime,
-) -> Finding | str | None:
-    """Return what is wrong with one pod, which was judged; None when all is well.
-
-    ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
-    have a sidecar. The text says why it is unknown whether the pod is in its mesh. ``listens``: see
-    `decide`. ``now`` is of the clock that the answer goes by: of this moment, or of a file.
-    """
-    action, expectation = outside(pod, labels, judged, expected, listens, now=now)
-    match action:
-        case ReportUnmeshed(unmeshed=True, reason=reason, code=code):
-            fix, restart = sentences.mesh_again(pod)
-            return Finding(
-                **about_pod(pod),
-                state="unmeshed",
-                code=code,
-                since=pod.metadata.creation_timestamp,
-                action="report",
-                reason=reason,
-                configuration=expectation.configuration,
-                fix=fix,
-                restart=restart,
-            )
-        case ReportUnmeshed():
-            return action.reason if action.doubted else expectation.reason
-        case _:
-            facts = judged.facts
-    decision = judged.decision
-    if (state := state_of(pod, decision)) is None or decision.code is None:
-        return action.reason if isinstance(action, NotKnown) else None
-    by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
-    return Finding(
-        **about_pod(pod),
-        action=judged.action,
-        reason=decision.reason,
-        containers=facts.table,
-        left_out=judged.left_out,
-        change=judged.change,
-        free=(
-            sentences.free(pod.metadata.namespace, pod.metadata.name)
-            if judged.left_out and state == "stuck" and not by
-            else NO_COMMAND
-        ),
-        state=state,
-        code=decision.code,
-        since=facts.ended(PROXY) if state == "lost" else facts.held_since,
-        by=tuple(by),
-        requests=None if state == "lost" else facts.requests,
-        fix=decision.fix,
-    )
+_OF_THE_END = {Code.CUT_OFF, Code.PROXY_KILLED}
+_NOT_OF_THE_START = {*_OF_THE_END, Code.MESH_UNKNOWN}
 
 
-def outside(
-    pod: Pod,
-    labels: Labels | None,
-    judged: Judgement,
-    expected: Callable[[InjectionRequest], Expectation],
-    listens: bool | None = None,
-    *,
-    now: datetime,
-) -> tuple[RepairAction, Expectation]:
-    """Decide whether a pod is in its mesh, and in which it should be; see `audit`."""
-    settings, asking = judged.installation.settings, judged.installation.applications
-    candidate = Candidate.of(pod)
-    new, expectation = as_admitted(candidate, labels, settings.pod_options, asking, expected)
-    policy = settings.repair_policy
-    if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
-        policy = msgspec.structs.replace(policy, race=RacePolicy.REPORT)
-    return (
-        decide(
-            new,
-            expectation,
-            policy,
-            live=None,
-            settled=now.timestamp() >= candidate.addressed + SETTLED,
-            listens=listens,
-        ),
-        expectation,
-    )
-
-
-def state_of(pod: Pod, decision: Action) -> AuditState | None:
-    """The state of a pod; None when all is well."""
-    phase = pod.status.phase
-    if phase not in {"Pending", "Running"}:  # The quit controller handles no other one.
-        return None
-    if decision.blocked_by:
-        return "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
-    if isinstance(decision, Quit):
-        return "stuck"
-    return "lost" if isinstance(decision, Report) and phase == "Running" else None
-
-
-def about_pod(pod: Pod) -> dict[str, Any]:
-    """The fields of a `Finding` by which its pod is known."""
-    about = pod.metadata
-    return {
-        **about.key._asdict(),
-        "owner": str(controller(about) or ""),
-        "created": about.creation_timestamp,
-    }
+def _line(found: Found) -> str:
+    return f"{found.code}: {found.reason}"
 
 
 def show(
@@ -386,7 +227,7 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
 
 
 def audit_text(
-    findings: Sequence[Finding],
+    findings: Sequence[Found],
     terminal: Terminal,
     *,
     audit: Audit,
@@ -417,7 +258,7 @@ def audit_text(
                 COLOURS[state] if counted[state] else Style.PLAIN,
             )
         )
-        for state in get_args(AuditState)
+        for state in get_args(State)
     ]
     summary = f"pods: {audit.pods}; {', '.join(counts)}"
     if audit.unknown:

@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from istio_aux.cli.terminal import Cell, Style, Terminal, age
+from istio_aux.judge.pods import mesh_again
 from istio_aux.model import owners
 from istio_aux.model.answers import MOST
 from istio_aux.model.findings import Code
+from istio_aux.model.found import Found
 from istio_aux.model.pod import Pod
 from istio_aux.model.resources import total
 from istio_aux.model.text import NO_COMMAND, Command, command
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import FINISHED, Action, Quit
-from istio_aux.repair.rules import ReportUnmeshed
-
-if TYPE_CHECKING:  # `report` has the table above these sentences.
-    from istio_aux.cli.report import Finding
+from istio_aux.repair.rules import NotKnown, RepairAction, ReportUnmeshed
 
 
 def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) -> str:
@@ -54,27 +52,12 @@ def owner(reference: str, created: datetime | None) -> str:
     return f"{kind.lower()}/{name}" if name else ""
 
 
-def free(namespace: str, what: str) -> Command:
-    """The command that frees the pods of a workload, or one pod."""
-    return command("istio-aux quit -n {} {} --yes", namespace, what)
-
-
-def mesh_again(pod: Pod) -> tuple[str, Command]:
-    """How a pod that lacks its sidecar gets it, and the command for that, if one can do it.
-
-    The pods of Jobs are left alone by `restart-unmeshed`, which evicts: their work would be lost.
-    """
-    owner = owners.controller(pod.metadata)
-    if owner is None:
-        return "delete the pod and apply it again", NO_COMMAND
-    maker = owners.controls(owner, pod.metadata.name)
-    if maker.is_job:
-        return maker.again, NO_COMMAND
-    return "restart it", command("istio-aux restart-unmeshed -n {} --yes", pod.metadata.namespace)
-
-
-def outside(pod: Pod, meshed: ReportUnmeshed, reason: str) -> tuple[str, Command]:
-    """Why a pod is, or may be, outside its mesh, and the command that restarts it, if one does."""
+def outside(pod: Pod, meshed: RepairAction, reason: str) -> tuple[str, Command]:
+    """The ``reason``, or why a pod is, or may be, outside its mesh; and what restarts it, if so."""
+    if isinstance(meshed, NotKnown):
+        return f"{reason}; not known whether the pod is in its mesh: {meshed.reason}", NO_COMMAND
+    if not isinstance(meshed, ReportUnmeshed):
+        return reason, NO_COMMAND
     do, restart = mesh_again(pod)
     if not meshed.unmeshed:
         return f"{reason}; {meshed.reason}; if it should, {do}", restart
@@ -107,9 +90,9 @@ def policy(text: str, terminal: Terminal) -> list[str]:
     ]
 
 
-def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
+def left_out(findings: Sequence[Found], terminal: Terminal) -> list[str]:
     """Say of how many pods no installation looks after, by the reason, and what helps."""
-    groups: dict[tuple[str, str, Command], list[Finding]] = defaultdict(list)
+    groups: dict[tuple[str, str, Command], list[Found]] = defaultdict(list)
     for each in findings:
         if each.left_out:
             groups[each.left_out, each.action, each.change].append(each)
@@ -138,7 +121,7 @@ def left_out(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     return lines
 
 
-def unmeshed(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
+def unmeshed(findings: Sequence[Found], terminal: Terminal) -> list[str]:
     """Say how the pods that lack their sidecar get it."""
     ways = Counter((it.fix, it.restart) for it in findings if it.state == "unmeshed")
     lines = list[str]()
@@ -151,10 +134,10 @@ def unmeshed(findings: Sequence[Finding], terminal: Terminal) -> list[str]:
     return lines
 
 
-def pages(codes: Iterable[Code], terminal: Terminal, indent: str = "") -> list[str]:
+def pages(codes: Iterable[str], terminal: Terminal, indent: str = "") -> list[str]:
     """What each code says, and where its page is."""
     return terminal.table(
         "",
-        [(code, f"{code.what}: {code.page}") for code in dict.fromkeys(codes)],
+        [(code, f"{code.what}: {code.page}") for code in map(Code, dict.fromkeys(codes))],
         indent=indent,
     )

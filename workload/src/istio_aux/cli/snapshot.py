@@ -13,13 +13,15 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from istio_aux.cli import cluster, files, report
-from istio_aux.cli.installation import Installations, Judgement, Labels, installations
 from istio_aux.cli.tally import Tally
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.injection import POLICY_KEY, InjectionPolicy, hooks_of, read_policy
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.judge.installation import Installations, Judgement, Labels, installations
+from istio_aux.judge.pods import judge, outside, state_of
 from istio_aux.model import kept
 from istio_aux.model.documents import BadNameError, Document, check_names
+from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod, decode
@@ -107,7 +109,7 @@ class _Snapshot:
 
     def audit(self, request: ClusterRequest, now: Moment) -> report.Audit:
         """Judge the pods as of ``now``. What a file does not say of a pod is not known."""
-        found, tally = self._installations(request), Tally(now)
+        found, tally = self._installations(request), Tally()
         mesh, unread = self._control_planes()
         for why in self.bad_pods:
             tally.unreadable(why)
@@ -125,17 +127,17 @@ class _Snapshot:
                 unlabelled.add(where)
             judged = _judge(pod, labels, found, now)
             if phase == "Failed":
-                tally.failed(pod, judged)
+                tally.add(judge(pod, judged, lately=now))
                 continue
             tally.pods += 1
-            outcome = report.audit(pod, labels, judged, mesh.expected, now=now.date)
-            outside, _ = report.outside(pod, labels, judged, mesh.expected, now=now.date)
-            if isinstance(outside, AwaitCapture):
-                outcome = outside.reason
-            if outcome is None and (why := _unsure(judged, _judge(pod, labels, found, None))):
+            meshed = outside(pod, labels, judged, mesh.expected, now=now.date)
+            waits = isinstance(meshed[0], AwaitCapture)
+            notes = [Remark(Code.MESH_UNKNOWN, meshed[0].reason)] if waits else []
+            some = judge(pod, judged, meshed, notes, lately=now)
+            told = any(each.state or each.in_doubt for each in some)
+            if not told and (why := _unsure(judged, _judge(pod, labels, found, None))):
                 tally.unsure(why)
-            else:
-                tally.judged(pod, judged, outcome)
+            tally.add(some)
         notes = cluster.unknowns(found, (), request.ignore, said=tally.said)
         if unlabelled:
             why = "not known whether namespaces are selected, as they were not given"
@@ -209,6 +211,6 @@ def _unsure(judged: Judgement, later: Judgement) -> str:
         return "a pod has no status"
     if judged.decision.stage == "held":
         return "a payload is held, and only its proxy knows whether it is ready"
-    if report.state_of(pod, later.decision):
+    if state_of(pod, later.decision):
         return "what keeps a pod had not lasted as of the newest time"
     return ""

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from istio_aux.cli import report
-from istio_aux.cli.installation import Installations, Judgement
-from istio_aux.model.failed import recent_failure
+from istio_aux.judge.installation import Installations
 from istio_aux.model.findings import Code, Remark
-from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod
+from istio_aux.model.found import Found
 from istio_aux.model.text import listed
 
 UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
@@ -19,11 +17,9 @@ UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 class Tally:
     """Counts pods, keeps their findings, and why some could not be judged."""
 
-    def __init__(self, now: Moment) -> None:
-        """Pods that failed at most an hour before ``now`` are findings."""
-        self.findings = list[report.Finding]()
+    def __init__(self) -> None:
+        self.findings = list[Found]()
         self.pods = 0  # That have not ended.
-        self._now = now
         self._unknown = Counter[str]()  # Pods that may lack their sidecar, by the reason.
         self._unsure = Counter[str]()  # Pods that may hang, by the reason.
         self._unreadable = list[str]()
@@ -41,30 +37,13 @@ class Tally:
         """Count a pod of which it is not known whether it hangs."""
         self._unsure[why] += 1
 
-    def failed(self, pod: Pod, judged: Judgement) -> None:
-        """Keep what is so with a pod that its mesh failed lately, or whose proxy began again."""
-        if failure := recent_failure(pod, self._now):
-            self.findings.append(
-                report.Finding(
-                    **report.about_pod(pod),
-                    state="failed",
-                    code=failure.code,
-                    since=failure.at,
-                    action=judged.action,
-                    reason=failure.reason,
-                    containers=judged.facts.table,
-                    fix=failure.fix,
-                )
-            )
-
-    def judged(self, pod: Pod, judged: Judgement, outcome: report.Finding | str | None) -> None:
-        """Keep the ``outcome`` of `report.audit` about a pod that has not ended."""
-        if isinstance(outcome, report.Finding):
-            self.findings.append(outcome)
-            return
-        if outcome:
-            self._unknown[outcome] += 1
-        self.failed(pod, judged)
+    def add(self, found: Iterable[Found]) -> None:
+        """Keep what `judge` found about a pod: what has a state, and whether its mesh is known."""
+        for each in found:
+            if each.state:
+                self.findings.append(each)
+            elif each.in_doubt:
+                self._unknown[each.reason] += 1
 
     def audit(
         self,

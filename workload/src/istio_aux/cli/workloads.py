@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from istio_aux.cli.installation import Installation
 from istio_aux.cli.output import Output
+from istio_aux.judge.installation import Installation
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
@@ -72,7 +72,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     holders: bool = False  # Only what keeps the pods that do not complete.
     report: Path | None = None  # Where `cli.page` goes.
     pre: bool = False  # Before an install.
-    to: str = ""  # Where the cluster goes: see `cli.moving`.
+    to: str = ""  # Where the cluster goes: see `judge.moving`.
     ignore: Collection[str] = ()  # Codes of findings.
 
     def among(self, looked_at: int | None, namespace: str = "") -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from istio_aux.model.documents import Cooperative
+from istio_aux.model.found import Found
 from istio_aux.model.moment import in_utc
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability
@@ -73,29 +74,6 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is Liveness.LIVE
 
 
-class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A stuck, blocked, lost or unstarted pod in `/status`."""
-
-    namespace: str
-    name: str
-    uid: str
-    reason: str
-    # The end of the payload, or of its finished part; for an unstarted pod, when it could have
-    # started.
-    since: datetime | None = None
-    attempts: int | None = None  # To make the proxy of a stuck pod exit.
-    # The containers that block the pod; for a stuck pod, the sidecar that does not exit, if it is
-    # not the proxy.
-    by: tuple[str, ...] = ()
-    requests: Requests | None = None  # What a pod of `HELD` holds; None: unknown.
-    # The setting that unblocks the pod, if one is known; the reason has it, too.
-    fix: str = ""
-    # False while it may pass: most containers end a little apart, and so do a proxy and its payload
-    # (`QuitLimits.blocked_after`, `lost_after`).
-    lasting: bool = True
-    code: str = ""  # The code of the finding, one of `findings.Code`.
-
-
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The containers that keep some pods running, and what these pods request together."""
 
@@ -120,17 +98,6 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
     root_namespace: str
     meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
     meshed_reason: str
-
-
-class Unmeshed(msgspec.Struct, frozen=True, gc=False):
-    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
-
-    namespace: str
-    name: str
-    owner: str  # Its controller, such as StatefulSet/web.
-    reason: str
-    since: datetime  # When the pod was created.
-    code: str = ""  # As of `TroubledPod`.
 
 
 class UnreadableObject(msgspec.Struct, frozen=True):
@@ -172,12 +139,12 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     watched_pods: int
     selected_namespaces: list[str]  # The first ones by name, at most `LONGEST`.
     # The oldest first, at most `LONGEST`; stuck ones only if this process leads.
-    stuck_pods: list[TroubledPod]
-    blocked_pods: list[TroubledPod]
-    lost_pods: list[TroubledPod]
-    holders: list[Holder]  # What keeps pods in states of `HELD`, at most `MOST`.
+    stuck_pods: list[Found]
+    blocked_pods: list[Found]
+    lost_pods: list[Found]
+    holders: list[Holder]  # What keeps pods in states of `found.HELD`, at most `MOST`.
     race: str
-    unmeshed_pods: list[Unmeshed]  # The oldest first, at most `LONGEST`.
+    unmeshed_pods: list[Found]  # The oldest first, at most `LONGEST`.
     unmeshed_total: int
     unmeshed_unknown: int  # Pods without a sidecar that may need one.
     applications: list[ApplicationMesh]
@@ -197,7 +164,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     stuck_total: int = 0
     blocked_total: int = 0
     lost_total: int = 0
-    unstarted_pods: list[TroubledPod] = []
+    unstarted_pods: list[Found] = []
     unstarted_total: int = 0
     # None: not known, as with race-policy `none`, or before all pods are listed.
     sidecars: Sidecars | None = None
@@ -217,31 +184,14 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
         return 0 < self.selected_total == self.ambient_total
 
 
-STATES = ("unmeshed", "stuck", "blocked", "lost", "unstarted")
-HELD = frozenset({"stuck", "blocked", "unstarted"})  # States in which containers hold a pod.
-
-
-class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A pod that needs attention, as ``/pods`` shows it."""
-
-    namespace: str
-    name: str
-    state: str  # One of `STATES`.
-    reason: str
-    since: datetime | None = None  # Since when it is like this; an unmeshed pod: its creation.
-    owner: str = ""  # An unmeshed pod's controller, such as StatefulSet/web.
-    attempts: int | None = None  # To make the proxy of a stuck pod exit.
-    code: str = ""  # As of `TroubledPod`.
-
-
 class PodPage(msgspec.Struct, frozen=True):
     """A page of ``/pods``: by namespace and name, so that no page misses a pod that stays."""
 
     total: int
-    pods: list[ListedPod]
+    pods: list[Found]
     next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
     leader: bool = False  # Only the leader knows stuck pods.
-    holders: list[Holder] = []  # What keeps pods in states of `HELD`, if these are asked for.
+    holders: list[Holder] = []  # What keeps pods in states of `found.HELD`, if these are asked for.
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Cooperative[list[T]]:
@@ -259,9 +209,9 @@ def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Cooperative[list[T]
     return found
 
 
-def group(pods: Iterable[TroubledPod]) -> Cooperative[list[Holder]]:
+def group(pods: Iterable[Found]) -> Cooperative[list[Holder]]:
     """Group pods by their holder: those that hold most GPUs first, then most pods, then by name."""
-    groups = defaultdict[tuple[tuple[str, ...], str], list[TroubledPod]](list)
+    groups = defaultdict[tuple[tuple[str, ...], str], list[Found]](list)
     for number, pod in enumerate(pods):
         groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
         if number % SLICE == 0:
@@ -274,7 +224,7 @@ def group(pods: Iterable[TroubledPod]) -> Cooperative[list[Holder]]:
     )
 
 
-def _holder(by: tuple[str, ...], fix: str, pods: list[TroubledPod]) -> Holder:
+def _holder(by: tuple[str, ...], fix: str, pods: list[Found]) -> Holder:
     since = min((pod.since for pod in pods if pod.since), default=None)
     requests = total(pod.requests for pod in pods if pod.requests is not None)
     unreadable = sum(pod.requests is None for pod in pods)

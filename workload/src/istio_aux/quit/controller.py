@@ -31,6 +31,7 @@ from istio_aux.model.answers import SLICE, in_order
 from istio_aux.model.applications import Applications
 from istio_aux.model.documents import Cooperative
 from istio_aux.model.ending import is_short, killed
+from istio_aux.model.found import Found
 from istio_aux.model.kubelet import Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import PROXY, Key, Pod
@@ -40,7 +41,7 @@ from istio_aux.model.sidecars import AttemptResult
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.recorder import KEEPERS, QuitRecorder
 from istio_aux.quit.rules import Quit, Way, loses_network
-from istio_aux.quit.state import Counted, PodState, QuitScope, Trouble, TroubledPod
+from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.quit.task import Action, Ask, Delete, End, Retry, Send, Sleep, Task
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
@@ -167,27 +168,27 @@ class QuitController:
         self._scope.leading = self._recorder.leading = leading
         self._steer_all()
 
-    def survey(self) -> Cooperative[list[tuple[Trouble, TroubledPod]]]:
+    def survey(self) -> Cooperative[list[Found]]:
         """Find out what is wrong with which pods, the oldest first, and set the gauges.
 
         Only the leader sets these, so that a sum over all units counts each pod once.
         """
         now = self._clock()
         scope = self._scope
-        found = list[tuple[Trouble, TroubledPod]]()
-        counts = Counter[Counted]()
+        found = list[Found]()
+        counts = Counter[str]()
         kept = dict.fromkeys(KEEPERS, Requests())
         for number, state in enumerate([*self.known.values()]):
             if number % SLICE == 0:
                 yield
             if trouble := state.trouble(scope, now):
                 found.append(trouble)
-                counts["held" if state.decision.stage == "held" else trouble[0]] += scope.leading
-                if scope.leading and trouble[1].requests:
-                    by = trouble[1].by if trouble[0] != "stuck" else ()
-                    kept[PROXY if not by or PROXY in by else "other"] += trouble[1].requests
+                counts["held" if state.decision.stage == "held" else trouble.state] += scope.leading
+                if scope.leading and trouble.requests:
+                    by = trouble.by if trouble.state != "stuck" else ()
+                    kept[PROXY if not by or PROXY in by else "other"] += trouble.requests
         self._recorder.surveyed(counts, kept)
-        return (yield from in_order(found, lambda each: _age(each[1])))
+        return (yield from in_order(found, _age))
 
     async def stop(self, patience: float) -> None:
         """Start no more tasks; give the others ``patience`` seconds to end, then cancel them."""
@@ -386,5 +387,5 @@ class QuitController:
         return task.deleted()
 
 
-def _age(pod: TroubledPod) -> tuple[float, str, str]:
+def _age(pod: Found) -> tuple[float, str, str]:
     return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name

@@ -6,28 +6,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Literal
 
 from istio_aux.model import annotations, resources
+from istio_aux.model.found import ContainerVerdict
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
 from istio_aux.model.moment import zoned
-from istio_aux.model.pod import PROXY, ContainerState, Pod, Struct, Terminated
+from istio_aux.model.pod import PROXY, ContainerState, Pod, Terminated
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined, is_off
 
 _NO_STATE = ContainerState()
 # Reasons of a container that waits for its first start; its image may be on the way.
 BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
-
-Role = Literal["payload", "sidecar", "ignored", "init"]
-
-
-class ContainerVerdict(Struct, frozen=True):
-    """The role of a container, and whether the kubelet is done with it."""
-
-    role: Role
-    finished: bool
-    why: str
 
 
 class PodFacts:

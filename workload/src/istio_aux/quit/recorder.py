@@ -16,7 +16,7 @@ from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
 from istio_aux.quit.rules import ANNOTATION, ENDED_EARLY, FINISHED, Way
-from istio_aux.quit.state import Counted, PodState
+from istio_aux.quit.state import PodState
 from istio_aux.quit.task import STUCK_AFTER, End, QuitOutcome, Task
 from istio_aux.telemetry import Recorder, Telemetry
 
@@ -76,7 +76,7 @@ class QuitRecorder(Recorder):
             resource=RESOURCES,
         )
         self.watched = telemetry.gauge("watched_pods", "Pods whose proxy may have to quit.")
-        self._troubles: dict[Counted, Gauge] = {
+        self._troubles: dict[str, Gauge] = {  # Held pods, which are unstarted, too, count apart.
             "stuck": telemetry.gauge(
                 "stuck_pods", "Pods whose proxy runs on after several attempts."
             ),
@@ -97,7 +97,7 @@ class QuitRecorder(Recorder):
             ),
         }
 
-    def surveyed(self, counts: Counter[Counted], kept: Mapping[str, Requests]) -> None:
+    def surveyed(self, counts: Counter[str], kept: Mapping[str, Requests]) -> None:
         """Set the numbers of pods by their trouble, and what each of `KEEPERS` keeps."""
         for trouble, gauge in self._troubles.items():
             gauge.set(counts[trouble])

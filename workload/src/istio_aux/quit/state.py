@@ -22,8 +22,8 @@ from typing import Literal
 import msgspec
 
 from istio_aux.model import kept
-from istio_aux.model.answers import TroubledPod
 from istio_aux.model.applications import Applications, PodOptions, application_of
+from istio_aux.model.found import Found
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key, interned, shared
 from istio_aux.model.policy import QuitLimits, QuitMode, QuitPolicy
@@ -39,8 +39,6 @@ MOST_BLOCKERS = 10  # Blocking containers whose names are stored: a pod may have
 UNDECIDED = rules.Ignore(reason="")
 
 Due = Literal["quit", "report"] | rules.Stage
-Trouble = Literal["stuck", "blocked", "lost", "unstarted", "would quit"]
-Counted = Trouble | Literal["held"]  # Held pods, which are unstarted, too, count apart.
 
 
 class QuitScope(msgspec.Struct, kw_only=True):
@@ -198,12 +196,10 @@ class PodState:
         more = ("the proxy is not ready", scope.istiod) if self.unready else ()
         return "; ".join(filter(None, (rules.lasting(self.decision), *more)))
 
-    def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
+    def trouble(self, scope: QuitScope, now: Moment) -> Found | None:
         """What is wrong with the pod, if anything is."""
         decision = self.decision
-        reason = self.reason(scope)
         task = self.task
-        code = decision.code or ""
         failure = task.failure if task else ""
         if self.unwatched or self.left_out(scope):
             return None
@@ -211,34 +207,37 @@ class PodState:
         lasting = (begins is None or now.monotonic >= begins) and (
             decision.stage != "held" or self.unready
         )
+        found = Found(
+            **self.key._asdict(),
+            code=decision.code or "",
+            reason=self.reason(scope),
+            requests=self.requests,
+        )
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
-            state = "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
-            return state, TroubledPod(
-                *self.key,
-                reason,
-                self.since,
+            return msgspec.structs.replace(
+                found,
+                state="unstarted" if decision.stage in {"unstarted", "held"} else "blocked",
+                since=self.since,
                 by=decision.blocked_by,
-                requests=self.requests,
                 fix=decision.fix,
                 lasting=lasting,
-                code=code,
             )
         if isinstance(decision, rules.Report):
-            reason = f"{reason}; {failure}" if failure else reason
-            return "lost", TroubledPod(*self.key, reason, lasting=lasting, code=code)
+            reason = f"{found.reason}; {failure}" if failure else found.reason
+            return msgspec.structs.replace(
+                found, state="lost", reason=reason, requests=None, lasting=lasting
+            )
         if scope.mode is QuitMode.DRY_RUN and isinstance(decision, rules.Quit):
-            return "would quit", TroubledPod(*self.key, reason, requests=self.requests)
+            return msgspec.structs.replace(found, state="would quit", code="")
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
-            since = self.since or (self.first_seen and self.first_seen.date)
-            done = reason.startswith(rules.FINISHED)
-            reason = failure + (reason.removeprefix(rules.FINISHED) if done else f"; {reason}")
-            return "stuck", TroubledPod(
-                *self.key,
-                reason,
-                since,
-                task.attempts,
+            done = found.reason.startswith(rules.FINISHED)
+            reason = found.reason.removeprefix(rules.FINISHED) if done else f"; {found.reason}"
+            return msgspec.structs.replace(
+                found,
+                state="stuck",
+                reason=failure + reason,
+                since=self.since or (self.first_seen and self.first_seen.date),
+                attempts=task.attempts,
                 by=() if task.target == PROXY else (task.target,),
-                requests=self.requests,
-                code=code,
             )
         return None

@@ -30,6 +30,7 @@ from istio_aux.model.annotations import START
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.documents import Cooperative, run_now
 from istio_aux.model.election import Replaced
+from istio_aux.model.found import Found
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
@@ -38,7 +39,7 @@ from istio_aux.repair import rollout
 from istio_aux.repair.ambient import Asking
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
-from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
+from istio_aux.repair.reports import ApplicationMesh, application_status, oldest
 from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
 from istio_aux.tasks import end_tasks
@@ -183,13 +184,13 @@ class RepairController:
             )
         )
 
-    def candidates(self) -> list[Unmeshed]:
+    def candidates(self) -> list[Found]:
         """The unmeshed pods that may be restarted, the oldest first."""
         return run_now(
             oldest(pod for pod in self.store.find(rollout.Sidecar.MISSING) if pod.replica.restart)
         )
 
-    def unmeshed(self, limit: int | None = None) -> Cooperative[list[Unmeshed]]:
+    def unmeshed(self, limit: int | None = None) -> Cooperative[list[Found]]:
         """The pods that should have a sidecar and have none, the oldest first."""
         return oldest(self.store.find(rollout.Sidecar.MISSING), limit)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from istio_aux.model.answers import ApplicationMesh, Unmeshed, in_order
+from istio_aux.model.answers import ApplicationMesh, in_order
 from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
 from istio_aux.model.documents import Cooperative
+from istio_aux.model.found import Found
 from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.text import listed
 from istio_aux.repair.candidate import Candidate
@@ -120,24 +121,24 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
     return True, f"{len(pods)} of {len(pods)} pods have a sidecar"
 
 
-def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Cooperative[list[Unmeshed]]:
+def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Cooperative[list[Found]]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
     shown = (_unmeshed(pod, pod.bare) for pod in pods if pod.bare)  # Others have changed meanwhile.
     found = yield from in_order(shown, lambda each: (each.since, each.namespace, each.name))
     return found[:limit]
 
 
-def _unmeshed(pod: StoredPod, read: Candidate) -> Unmeshed:
+def _unmeshed(pod: StoredPod, read: Candidate) -> Found:
     owner = pod.owner
     reason = pod.action.reason
     if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     found = pod.action if isinstance(pod.action, ReportUnmeshed | Restart) else None
-    return Unmeshed(
-        pod.key.namespace,
-        pod.key.name,
-        str(read.owner or ""),
-        reason,
-        datetime.fromtimestamp(read.created, UTC),
-        found.code if found else "",
+    return Found(
+        **pod.key._asdict(),
+        state="unmeshed",
+        owner=str(read.owner or ""),
+        reason=reason,
+        since=datetime.fromtimestamp(read.created, UTC),
+        code=found.code if found else "",
     )

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from istio_aux.cli.preflight import NAMED, CheckResult, Verdict
 from istio_aux.injector.injection import injection_label
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.judge.preflight import NAMED, CheckResult, Verdict
 from istio_aux.model import ending, resources, scripts
 from istio_aux.model.annotations import (
     DATAPLANE,

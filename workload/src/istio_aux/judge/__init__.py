@@ -1,0 +1,7 @@
+"""The judges of commands: what is so with pods, installations and clusters, as found data. Pure.
+
+`installation` (which installation looks after a pod, and what it does about the pod), `pods` (what
+is wrong with a pod), `preflight` (what keeps istio-aux from working), `moving` (what breaks on the
+way to native sidecars or to ambient). They compose the rules of `start`, `quit` and `repair`, as
+the controllers do, and read nothing.
+"""

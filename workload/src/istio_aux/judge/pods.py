@@ -1,0 +1,218 @@
+"""What is so with one pod: by the rules of quit and repair, and by how its mesh failed it.
+
+`audit`, `explain` and `check` show what is found here. `serve` shows what the same rules decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+
+import msgspec
+
+from istio_aux.injector.injection import Expectation
+from istio_aux.judge.installation import Judgement, Labels
+from istio_aux.model import ending, owners
+from istio_aux.model.failed import FailedPod, failure, recent_failure
+from istio_aux.model.findings import Code, Remark
+from istio_aux.model.found import Found, State
+from istio_aux.model.injection_request import InjectionRequest
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import PROXY, Pod
+from istio_aux.model.policy import RacePolicy
+from istio_aux.model.text import NO_COMMAND, Command, command
+from istio_aux.quit.rules import Action, Quit, Report
+from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import (
+    SETTLED,
+    NotKnown,
+    RepairAction,
+    ReportUnmeshed,
+    as_admitted,
+    decide,
+)
+from istio_aux.start.plan import bad_values
+
+
+def judge(
+    pod: Pod,
+    judged: Judgement,
+    meshed: tuple[RepairAction, Expectation] | None = None,
+    notes: Iterable[Remark] = (),
+    *,
+    lately: Moment | None = None,
+) -> tuple[Found, ...]:
+    """Return all that is so with a pod; at most one finding has a state, and is the first then.
+
+    ``judged`` is what its installation does about it, ``meshed`` the answer of `outside`, None if
+    nobody asked. ``notes`` are findings of the caller, about what the pod alone does not show.
+    Pods that failed long before ``lately``, if it is given, have no finding.
+    """
+    action, expectation = meshed or (None, None)
+    about = Found(
+        **pod.metadata.key._asdict(),
+        owner=str(owners.controller(pod.metadata) or ""),
+        created=pod.metadata.creation_timestamp,
+    )
+    first = (
+        _unmeshed(pod, about, action, expectation)
+        or _hanging(pod, about, judged)
+        or _failed(about, judged, recent_failure(pod, lately) if lately else failure(pod))
+    )
+    remarks = [
+        *notes,
+        *bad_values(pod),
+        *_in_doubt(action, expectation, first),
+        *_end(pod),
+    ]
+    return (
+        *filter(None, [first]),
+        *(msgspec.structs.replace(about, code=each.code, reason=each.text) for each in remarks),
+    )
+
+
+def outside(
+    pod: Pod,
+    labels: Labels | None,
+    judged: Judgement,
+    expected: Callable[[InjectionRequest], Expectation],
+    listens: bool | None = None,
+    *,
+    now: datetime,
+) -> tuple[RepairAction, Expectation]:
+    """Decide whether a pod is in its mesh, and in which it should be.
+
+    ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
+    have a sidecar. ``listens``: see `decide`. ``now`` is of the clock that the answer goes by: of
+    this moment, or of a file.
+    """
+    settings, asking = judged.installation.settings, judged.installation.applications
+    candidate = Candidate.of(pod)
+    new, expectation = as_admitted(candidate, labels, settings.pod_options, asking, expected)
+    policy = settings.repair_policy
+    if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
+        policy = msgspec.structs.replace(policy, race=RacePolicy.REPORT)
+    action = decide(
+        new,
+        expectation,
+        policy,
+        live=None,
+        settled=now.timestamp() >= candidate.addressed + SETTLED,
+        listens=listens,
+    )
+    return action, expectation
+
+
+def state_of(pod: Pod, decision: Action) -> State | None:
+    """The state of a pod by the decision about its proxy; None when all is well."""
+    phase = pod.status.phase
+    if phase not in {"Pending", "Running"}:  # The quit controller handles no other one.
+        return None
+    if decision.blocked_by:
+        return "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
+    if isinstance(decision, Quit):
+        return "stuck"
+    return "lost" if isinstance(decision, Report) and phase == "Running" else None
+
+
+def free(namespace: str, what: str) -> Command:
+    """The command that frees the pods of a workload, or one pod."""
+    return command("istio-aux quit -n {} {} --yes", namespace, what)
+
+
+def mesh_again(pod: Pod) -> tuple[str, Command]:
+    """How a pod that lacks its sidecar gets it, and the command for that, if one can do it.
+
+    The pods of Jobs are left alone by `restart-unmeshed`, which evicts: their work would be lost.
+    """
+    owner = owners.controller(pod.metadata)
+    if owner is None:
+        return "delete the pod and apply it again", NO_COMMAND
+    maker = owners.controls(owner, pod.metadata.name)
+    if maker.is_job:
+        return maker.again, NO_COMMAND
+    return "restart it", command("istio-aux restart-unmeshed -n {} --yes", pod.metadata.namespace)
+
+
+def _unmeshed(
+    pod: Pod, about: Found, action: RepairAction | None, expectation: Expectation | None
+) -> Found | None:
+    """The finding about a pod that should be in its mesh and is not."""
+    if not (isinstance(action, ReportUnmeshed) and action.unmeshed):
+        return None
+    fix, restart = mesh_again(pod)
+    return msgspec.structs.replace(
+        about,
+        state="unmeshed",
+        code=action.code,
+        since=about.created,
+        action="report",
+        reason=action.reason,
+        configuration=expectation.configuration if expectation else "",
+        fix=fix,
+        restart=restart,
+    )
+
+
+def _hanging(pod: Pod, about: Found, judged: Judgement) -> Found | None:
+    """The finding about a pod that its proxy or another container keeps, or that lost its proxy."""
+    decision, facts = judged.decision, judged.facts
+    state = state_of(pod, decision)
+    if state is None or decision.code is None:
+        return None
+    by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
+    left_out = judged.left_out and isinstance(decision, Quit)
+    return msgspec.structs.replace(
+        about,
+        state=state,
+        code=decision.code,
+        since=facts.ended(PROXY) if state == "lost" else facts.held_since,
+        action=judged.action,
+        reason=decision.reason,
+        by=tuple(by),
+        containers=dict(facts.table),
+        requests=None if state == "lost" else facts.requests,
+        fix=decision.fix,
+        left_out=judged.left_out,
+        free=free(about.namespace, about.name) if left_out and not by else NO_COMMAND,
+        change=judged.change,
+    )
+
+
+def _failed(about: Found, judged: Judgement, found: FailedPod | None) -> Found | None:
+    """The finding about a pod that its mesh failed, or whose payload ends its native proxy."""
+    if found is None:
+        return None
+    return msgspec.structs.replace(
+        about,
+        state="failed",
+        code=found.code,
+        since=found.at,
+        action=judged.action,
+        reason=found.reason,
+        containers=dict(judged.facts.table),
+        fix=found.fix,
+        policy=found.policy,
+    )
+
+
+def _in_doubt(
+    action: RepairAction | None, expectation: Expectation | None, first: Found | None
+) -> Iterator[Remark]:
+    """Yield why it is not known whether a pod is in its mesh."""
+    if isinstance(action, ReportUnmeshed) and not action.unmeshed:
+        of = action if action.doubted or expectation is None else expectation
+        yield Remark(Code.MESH_UNKNOWN, of.reason)
+    elif isinstance(action, NotKnown) and not (first and first.state != "failed"):
+        yield Remark(Code.MESH_UNKNOWN, action.reason)
+
+
+def _end(pod: Pod) -> Iterator[Remark]:
+    """Yield what the pod loses at its end by force, or has lost."""
+    over = pod.status.phase in {"Succeeded", "Failed"}
+    if pod.has_proxy and not over:
+        code, text = Code.CUT_OFF, ending.cut_off(pod)
+    else:
+        code, text = Code.PROXY_KILLED, ending.killed(pod)
+    if text:
+        yield Remark(code, text)

@@ -1,0 +1,74 @@
+"""What is so with a pod: the one shape of a finding, whoever raises it and wherever it is shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from istio_aux.model.findings import Code
+from istio_aux.model.resources import Requests
+from istio_aux.model.text import NO_COMMAND, Command
+
+# `audit --help` says what they mean.
+State = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed", "failed"]
+SERVED: tuple[State, ...] = ("unmeshed", "stuck", "blocked", "lost", "unstarted")
+"""States that `serve` knows: it does not watch pods that are over."""
+HELD = frozenset[str]({"stuck", "blocked", "unstarted"})
+"""States in which containers hold a pod."""
+
+Role = Literal["payload", "sidecar", "ignored", "init"]
+
+
+class ContainerVerdict(msgspec.Struct, frozen=True):
+    """The role of a container, and whether the kubelet is done with it."""
+
+    role: Role
+    finished: bool
+    why: str
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A finding about a pod. The JSON names are a contract; `audit` prints all of them.
+
+    The rules of quit and repair make one for `serve`, and `judge.pods` for commands. What shows it
+    (lists, pages, Events, the charm) judges nothing.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    owner: str = ""  # The pod's controller, such as TFJob/mnist.
+    created: datetime | None = None
+    # Empty: worth a note, but the pod neither hangs nor lacks anything. A dry run has `would quit`.
+    state: State | Literal["would quit", ""] = ""
+    code: str = ""  # One of `findings.Code`; the charm may read one of another version.
+    # When the last finished payload container ended, or the proxy of a lost pod, or when an
+    # unstarted pod could have started, or an unmeshed one was created; None: unknown.
+    since: datetime | None = None
+    action: str = ""  # What is done about the pod: see `judge.installation.Judgement`.
+    reason: str = ""
+    # What a blocked pod waits for: containers, or an invalid annotation. For a stuck pod, the
+    # containers that keep it after its proxy, or the sidecar that does not exit.
+    by: tuple[str, ...] = ()
+    containers: dict[str, ContainerVerdict] = {}
+    configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
+    requests: Requests | None = None  # What a pod of `HELD` holds; None: unknown.
+    fix: str = ""  # The setting that ends what blocks the pod, or how it gets its sidecar.
+    left_out: str = ""  # Why no installation looks after the pod, or why that is not known.
+    # Commands, to be pasted: to free a pod which no installation looks after, to restart one that
+    # lacks its sidecar, to have an installation look after it.
+    free: Command = NO_COMMAND
+    restart: Command = NO_COMMAND
+    change: Command = NO_COMMAND
+    policy: str = ""  # A podFailurePolicy in YAML, for the pod's next Job.
+    attempts: int | None = None  # To make the proxy of a stuck pod exit.
+    # False while it may pass: most containers end a little apart, and so do a proxy and its payload
+    # (`QuitLimits.blocked_after`, `lost_after`).
+    lasting: bool = True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it says that it is not known whether the pod is in its mesh."""
+        return not self.state and self.code == str(Code.MESH_UNKNOWN)
