@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime
 
@@ -53,7 +53,7 @@ HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 
 
 def run(
-    answer: Callable[[Client, workloads.ClusterRequest], Awaitable[int]],
+    answer: workloads.Answer,
     request: workloads.ClusterRequest,
     *,
     patient: bool,

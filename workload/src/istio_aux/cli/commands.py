@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +25,7 @@ from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.text import one_line
 
 if TYPE_CHECKING:  # It brings the client, which files do not need.
-    from istio_aux.cli.workloads import ClusterRequest
+    from istio_aux.cli.workloads import Answer, ClusterRequest
 
 _Run = Callable[[argparse.Namespace], int]
 
@@ -95,18 +94,38 @@ def _explain(args: argparse.Namespace) -> int:
     if args.files:
         status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
     if live:
-        status = max(status, _ask("cluster:explain", show=show)(args))
+        from istio_aux.cli import cluster  # noqa: PLC0415 - it brings the client
+
+        status = max(status, _ask(partial(cluster.explain, show=show), args))
     if not args.output.at_once:
         report.show(args.output, kept, report.explain_text)
     return status
 
 
 def _audit(args: argparse.Namespace) -> int:
-    if not args.files:
-        return _ask("cluster:audit")(args)
-    from istio_aux.cli import snapshot  # noqa: PLC0415 - as for `_ask`
+    from istio_aux.cli import cluster, snapshot  # noqa: PLC0415 - as above
 
-    return snapshot.audit(args.files, _request(args))
+    if args.files:
+        return snapshot.audit(args.files, _request(args))
+    return _ask(cluster.audit, args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from istio_aux.cli import check  # noqa: PLC0415 - as above
+
+    return _ask(check.check, args)
+
+
+def _quit(args: argparse.Namespace) -> int:
+    from istio_aux.cli import once  # noqa: PLC0415 - as above
+
+    return _ask(once.free, args, patient=False)
+
+
+def _restart_unmeshed(args: argparse.Namespace) -> int:
+    from istio_aux.cli import once  # noqa: PLC0415 - as above
+
+    return _ask(once.restart_unmeshed, args, patient=False)
 
 
 def _mutate(args: argparse.Namespace) -> int:
@@ -137,26 +156,16 @@ def _completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(place: str, *, patient: bool = True, **more: Any) -> _Run:
-    """A command for a cluster, ``MODULE:FUNCTION``; it is imported late: files need no client."""
+def _ask(answer: Answer, args: argparse.Namespace, *, patient: bool = True) -> int:
+    """Ask a cluster; return the exit status."""
+    from istio_aux.cli import cluster  # noqa: PLC0415 - as above
 
-    def run(args: argparse.Namespace) -> int:
-        from istio_aux.cli import cluster  # noqa: PLC0415 - see above
-
-        module, _, name = place.partition(":")
-        answer = getattr(import_module(f"istio_aux.cli.{module}"), name)
-        return cluster.run(
-            partial(answer, **more),
-            _request(args),
-            patient=patient,
-        )
-
-    return run
+    return cluster.run(answer, _request(args), patient=patient)
 
 
 def _request(args: argparse.Namespace) -> ClusterRequest:
     """What a cluster, or a file in its place, is asked."""
-    from istio_aux.cli.workloads import ClusterRequest  # noqa: PLC0415 - as for `_ask`
+    from istio_aux.cli.workloads import ClusterRequest  # noqa: PLC0415 - as above
 
     fields = ClusterRequest.__struct_fields__
     return ClusterRequest(**{each: value for each, value in vars(args).items() if each in fields})
@@ -413,18 +422,18 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         {"file": _GIVEN},
     ),
     "check": (
-        _ask("check:check"),
+        _check,
         f"pre to timeout ignore output {_JUDGED}",
         {"output": {"type": _checked(Output.unnamed)}},
     ),
     "quit": (
-        _ask("once:free", patient=False),
+        _quit,
         f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
-        _ask("once:restart_unmeshed", patient=False),
+        _restart_unmeshed,
         f"limit timeout yes namespace all-namespaces output {_CLUSTER}",
         {},
     ),

@@ -70,7 +70,7 @@ class Output(msgspec.Struct, frozen=True):
             case _:
                 terminal = Terminal.of(stream)._replace(flags=self.flags)
                 if self.format == "wide":
-                    terminal = terminal._replace(width=None)
+                    terminal = terminal._replace(width=None, wide=True)
                     items = [*map(_alone, items)]
                 lines = text(items, terminal, **facts)
                 shown = f"{lines}\n".encode(stream.encoding, "replace") if lines else b""

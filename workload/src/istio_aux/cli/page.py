@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
 
-from istio_aux.cli.report import Audit, by_owner, earliest
+from istio_aux.cli.report import Audit, Row, by_owner, earliest
 from istio_aux.cli.terminal import age, minute
 from istio_aux.judge.pods import free
 from istio_aux.model.found import HELD, Found
@@ -32,45 +31,27 @@ _MEANS = {
 }
 
 
-class _Row(NamedTuple):
-    namespace: str
-    owner: str
-    state: str
-    reason: str
-    pods: Sequence[Found]
-
-    @property
-    def held(self) -> Requests:
-        return total(pod.requests for pod in self.pods if pod.requests)
-
-    @property
-    def since(self) -> datetime | None:
-        return earliest(pod.since for pod in self.pods)
-
-    @property
-    def to_do(self) -> tuple[str, Command]:
-        """What to do, and the command for it."""
-        first, none = self.pods[0], NO_COMMAND
-        if self.state == "unmeshed":
-            return first.fix, first.restart
-        if self.state == "lost":
-            return "Delete it and apply it again: it cannot finish its work.", none
-        if first.fix:
-            return first.fix, none
-        if self.state == "stuck" and not first.by:
-            if first.action == "quit":
-                return "Nothing: istio-aux is about to end its proxy.", none
-            return "End its proxy now:", free(self.namespace, self.owner)
-        look = command("istio-aux explain -n {} {}", self.namespace, self.owner)
-        return "Look at its containers:", look
+def _to_do(row: Row) -> tuple[str, Command]:
+    """What to do, and the command for it."""
+    first: Found = row.pods[0]
+    none = NO_COMMAND
+    if row.word == "unmeshed":
+        return first.fix, first.restart
+    if row.word == "lost":
+        return "Delete it and apply it again: it cannot finish its work.", none
+    if first.fix:
+        return first.fix, none
+    if row.word == "stuck" and not first.by:
+        if first.action == "quit":
+            return "Nothing: istio-aux is about to end its proxy.", none
+        return "End its proxy now:", free(row.namespace, row.owner)
+    look = command("istio-aux explain -n {} {}", row.namespace, row.owner)
+    return "Look at its containers:", look
 
 
 def page(audit: Audit, now: datetime) -> str:
     """The whole file; ages count until ``now``."""
-    rows = sorted(
-        (_Row(*key, pods) for key, pods in by_owner(audit.findings, "state")),
-        key=_most,
-    )
+    rows = sorted(by_owner(audit.findings, "state"), key=_most)
     held = [each for each in audit.findings if each.state in HELD]
     body = "".join(_table_row(row, now) for row in rows[:ROWS])
     more = f"<p>And {len(rows) - ROWS} more rows.</p>" if len(rows) > ROWS else ""
@@ -86,8 +67,8 @@ def page(audit: Audit, now: datetime) -> str:
     )
 
 
-def _most(row: _Row) -> tuple[object, ...]:
-    held = row.held
+def _most(row: Row) -> tuple[object, ...]:
+    held = row.requests
     return -held.gpus, -held.millicpu, -held.memory, -len(row.pods), row.namespace, row.owner
 
 
@@ -124,17 +105,17 @@ def _tiles(held: Sequence[Found], now: datetime) -> str:
     return "".join(f"<li><b>{_text(value)}</b> {name}</li>" for name, value in tiles.items())
 
 
-def _table_row(row: _Row, now: datetime) -> str:
-    unknown = any(each.requests is None for each in row.pods) and row.state in HELD
-    holds = listed([*filter(None, (str(row.held), "not all known" if unknown else ""))])
+def _table_row(row: Row, now: datetime) -> str:
+    unknown = any(each.requests is None for each in row.pods) and row.word in HELD
+    holds = listed([*filter(None, (str(row.requests), "not all known" if unknown else ""))])
     number = f"{len(row.pods)} pod{'' if len(row.pods) == 1 else 's'}"
-    what, run = row.to_do
+    what, run = _to_do(row)
     code = min(pod.code for pod in row.pods)
     cells = (
         f"<b>{_text(row.owner)}</b><br>{_text(row.namespace)}, {number}",
-        f'<b class="{row.state}">{row.state}</b> {code}<br>{_MEANS[row.state]}',
+        f'<b class="{row.word}">{row.word}</b> {code}<br>{_MEANS[row.word]}',
         f"{age(row.since, now)}<br><small>{minute(row.since)}</small>",
-        _text(holds or ("" if row.state == "failed" else "in use")),
+        _text(holds or ("" if row.word == "failed" else "in use")),
         _text(row.reason),
         _text(what) + (f"<code>{escape(run)}</code>" if run else ""),
     )

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -35,8 +35,6 @@ from istio_aux.repair.rules import (
     RepairAction,
 )
 from istio_aux.start.plan import effective_start
-
-T = TypeVar("T", bound="Found | QuitVerdict")
 
 QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
@@ -237,19 +235,17 @@ def audit_text(
 
     Ages count until ``now``.
     """
-    rows = [
-        (
-            namespace,
-            owner,
-            str(len(pods)),
-            state,
-            min(pod.code for pod in pods),
-            age(earliest(pod.created for pod in pods), now),
-            minute(earliest(pod.since for pod in pods)),
-            reason,
-        )
-        for (namespace, owner, state, reason), pods in by_owner(findings, "state")
-    ]
+    columns = (
+        _NAMESPACE,
+        _NAME,
+        _PODS,
+        Column("STATE", lambda row: row.word),
+        Column("CODE", lambda row: min(pod.code for pod in row.pods)),
+        Column("AGE", lambda row: age(earliest(pod.created for pod in row.pods), now)),
+        Column("SINCE", lambda row: minute(row.since)),
+        Column("NODE", lambda row: row.pods[0].node or "none", wide=True),
+        _REASON,
+    )
     counted = Counter(finding.state for finding in findings)
     counts = [
         terminal.paint(
@@ -268,7 +264,7 @@ def audit_text(
     if names := audit.installations.names:
         summary = f"installation: {listed(names)}; {summary}"
     return _sections(
-        terminal.table("NAMESPACE NAME PODS STATE CODE AGE SINCE REASON", rows)
+        _table(terminal, columns, by_owner(findings, "state"))
         or [f"no pod hangs or lacks its sidecar {audit.among}"],
         _most([each.text for each in audit.holders()], "holders", terminal),
         sentences.left_out(findings, terminal),
@@ -335,9 +331,10 @@ def restarts_text(
         zeros=True,
     )
     return _sections(
-        terminal.table(
-            "NAMESPACE NAME OUTCOME REASON",
-            [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts],
+        _table(
+            terminal,
+            _RESTARTS,
+            [Row(it.namespace, it.name, it.outcome, it.reason, [it]) for it in verdicts],
         )
         or [f"no pod lacks its sidecar {among}"],
         [where + counts],
@@ -363,31 +360,41 @@ def quits_text(
     if dry_run and done in outcomes:
         summary.append("nothing is changed yet: add --yes")
     return _sections(
-        terminal.table(
-            "NAMESPACE NAME PODS OUTCOME REQUESTS REASON",
-            [
-                (
-                    namespace,
-                    owner,
-                    str(len(pods)),
-                    outcome,
-                    _requested(pods),
-                    reason + _waited(pods),
-                )
-                for (namespace, owner, outcome, reason), pods in by_owner(verdicts, "outcome")
-            ],
-        ),
+        _table(terminal, _QUITS, by_owner(verdicts, "outcome")),
         summary,
     )
 
 
-def by_owner(items: Iterable[T], word: str) -> Iterable[tuple[tuple[str, str, str, str], list[T]]]:
-    """Group the pods of an owner whose ``word`` is the same for the same reason: a row each."""
-    groups = defaultdict[tuple[str, str, str, str], list[T]](list)
+class Row(NamedTuple):
+    """The pods of an owner, or one pod, whose ``word`` is the same for the same reason.
+
+    The word is the state of a `Found`, or the outcome of a `QuitVerdict`.
+    """
+
+    namespace: str
+    owner: str
+    word: str
+    reason: str
+    pods: list[Any]
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when the first of the pods is like this."""
+        return earliest(pod.since for pod in self.pods)
+
+    @property
+    def requests(self) -> Requests:
+        """What the pods request, as far as it is known."""
+        return total(pod.requests for pod in self.pods if pod.requests)
+
+
+def by_owner(items: Iterable[Found | QuitVerdict], word: str) -> list[Row]:
+    """Group the pods of an owner whose ``word`` is the same for the same reason."""
+    groups = defaultdict[tuple[str, str, str, str], list[Found | QuitVerdict]](list)
     for each in items:
         owner = sentences.owner(each.owner, getattr(each, "created", None)) or f"pod/{each.name}"
         groups[each.namespace, owner, getattr(each, word), each.reason].append(each)
-    return groups.items()
+    return [Row(*key, pods) for key, pods in groups.items()]
 
 
 def earliest(times: Iterable[datetime | None]) -> datetime | None:
@@ -413,16 +420,46 @@ def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
     return [line for text in shown for line in terminal.beside("", 0, Cell(text))]
 
 
-def _requested(pods: Sequence[QuitVerdict]) -> str:
-    if any(each.requests is None for each in pods):
+def _requested(row: Row) -> str:
+    if any(each.requests is None for each in row.pods):
         return "unknown"
-    return str(total(each.requests for each in pods if each.requests)) or "none"
+    return str(row.requests) or "none"
 
 
-def _waited(pods: Sequence[QuitVerdict]) -> str:
-    seconds = {round(each.seconds) for each in pods if each.seconds is not None}
+def _waited(row: Row) -> str:
+    seconds = {round(each.seconds) for each in row.pods if each.seconds is not None}
     most = "up to " if len(seconds) > 1 else ""
     return f", {most}{max(seconds)} s after the payload" if seconds else ""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a list: what it says of a row, and whether only `-o wide` has it."""
+
+    title: str
+    says: Callable[[Row], str]
+    wide: bool = False
+
+
+_NAMESPACE = Column("NAMESPACE", lambda row: row.namespace)
+_NAME = Column("NAME", lambda row: row.owner)
+_PODS = Column("PODS", lambda row: str(len(row.pods)))
+_OUTCOME = Column("OUTCOME", lambda row: row.word)
+_REASON = Column("REASON", lambda row: row.reason)
+_RESTARTS = (_NAMESPACE, _NAME, _OUTCOME, _REASON)
+_QUITS = (
+    _NAMESPACE,
+    _NAME,
+    _PODS,
+    _OUTCOME,
+    Column("REQUESTS", _requested),
+    Column("REASON", lambda row: row.reason + _waited(row)),
+)
+
+
+def _table(terminal: Terminal, columns: Iterable[Column], rows: Iterable[Row]) -> list[str]:
+    shown = [each for each in columns if terminal.wide or not each.wide]
+    titles = " ".join(each.title for each in shown)
+    return terminal.table(titles, [[each.says(row) for each in shown] for row in rows])
 
 
 def write(text: str) -> None:

@@ -61,6 +61,7 @@ class Terminal(NamedTuple):
     colour: bool = False
     width: int | None = None  # Columns; None for a pipe, a file, or a terminal that does not tell.
     flags: str = ""  # Of each command that is to be pasted: it is for the same cluster.
+    wide: bool = False  # Whether columns that are for `-o wide` alone are shown.
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Self:

@@ -8,7 +8,15 @@ Job and pod. Rights in one namespace are enough.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -81,6 +89,10 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
         labels = f" with {self.selector}" if self.selector.requirements else ""
         number = "" if looked_at is None else f" ({looked_at}{labels} looked at)"
         return f"in {place(space)}{number}" + ("; -A looks at all namespaces" if space else "")
+
+
+Answer = Callable[[Client, ClusterRequest], Awaitable[int]]
+"""What a command does about a cluster; it returns the exit status."""
 
 
 class Named(Struct, frozen=True):

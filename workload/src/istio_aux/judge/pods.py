@@ -53,6 +53,7 @@ def judge(
         **pod.metadata.key._asdict(),
         owner=str(owners.controller(pod.metadata) or ""),
         created=pod.metadata.creation_timestamp,
+        node=pod.spec.node_name or "",
     )
     first = (
         _unmeshed(pod, about, action, expectation)

@@ -12,7 +12,8 @@ cost?), `failed` (did its mesh fail a pod?), `scripts` (does a payload end its p
 `injection_request` (does a pod ask for a sidecar, or can it have none?), `resources` (what do pods
 hold?), `limits` (what may they request?), `election` (the Lease and the checkpoint in it), `moment`
 (the present, by two clocks), `text` (every function that makes text for people), `kept` (what is
-kept of each kind of object), `findings` (every finding by its code).
+kept of each kind of object), `findings` (every finding by its code),
+`found` (what is so with a pod).
 Shared with the charm: `names` (names and numbers that the API server enforces, quit commands),
 `answers` (the shape of /status and /pods).
 """

@@ -41,6 +41,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uid: str = ""
     owner: str = ""  # The pod's controller, such as TFJob/mnist.
     created: datetime | None = None
+    node: str = ""  # Empty: it has none yet, or nobody asked.
     # Empty: worth a note, but the pod neither hangs nor lacks anything. A dry run has `would quit`.
     state: State | Literal["would quit", ""] = ""
     code: str = ""  # One of `findings.Code`; the charm may read one of another version.
