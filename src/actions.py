@@ -41,11 +41,11 @@ _CUT: Final = "\n… (cut: the answer is larger than an action can return)"
 # Seconds from the action's start to its answer: `juju run` waits for 60 s, and then shows nothing
 # of an action that goes on (juju#20103).
 ANSWER: Final = 50.0
-# Seconds of these that a command has not for its work, but for its start and its end; and that are
-# left for the charm when the command has ended.
+# Seconds of these for a command to start and to end, beside its work; and for the charm after the
+# command has ended.
 _AROUND: Final = 3.0
 _AFTER: Final = 5.0
-# Seconds for each read of a check, of which an API server that hangs takes two or three.
+# Timeout of each read of a check; with an API server that hangs, two or three reads take it.
 _PATIENCE: Final = 3.0
 
 # What a check found, worst first.
@@ -279,7 +279,7 @@ class Actions(ops.Object):
             own.replace(inputs.now)
         except ops.ModelError as error:
             raise RefusedError(f"the certificate authority is not stored: {error}") from error
-        # The next event goes on with it; Juju sends none to this unit.
+        # Juju sends this unit no event, so Pebble wakes it to go on with the new authority.
         workload.wake(self._container, event, wanted=True)
         return {"replaced": "true", "lost": own.reason}
 

@@ -48,14 +48,14 @@ TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 # leaf's life leaves a month in which the controller may be away.
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
-# The part of its life that is left when a certificate of our own is renewed; and when one of the
-# PKI was not renewed in time: the rest is for the units to change to another one.
+# Part of a certificate's life that is left when our own is renewed, and when the PKI's counts as
+# not renewed in time: the units use the rest to change to another issuer.
 _RENEWED: Final = 1 / 2
 _LATE: Final = 1 / 20
-# What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
+# Characters of a provider's chain that a unit publishes. An RSA chain has some 6,000 bytes.
 _LONGEST_CHAIN: Final = 16_384
-# How long a lost authority is waited for. Juju forgets the content of a secret for a while, or for
-# good: its record stays, and so does its label, which no other secret can have (juju#22310).
+# How long the leader waits for a lost authority. Juju loses the content of a secret for a while, or
+# for good; its record stays, with a label that no other secret can have (juju#22310).
 _PATIENCE: Final = timedelta(hours=1)
 
 # A secret whose backend is unknown is not lost (juju#21936; juju domain/secretbackend errors.go,
@@ -68,7 +68,7 @@ _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not
 _LOST_SINCE: Final = "authority-lost-since"
 _TRUSTED: Final = "trusted-issuers"
 _ISSUERS: Final = "issuers"  # A key of units.
-_REMOVED: Final = "removed-secret-revisions"  # A key of both.
+_REMOVED: Final = "removed-secret-revisions"  # A key of the application and of units.
 _LABEL: Final = "certificate-authority"  # How the labels of an authority's secret begin.
 
 T = TypeVar("T")
@@ -217,7 +217,7 @@ class OwnAuthority:
         self._lost_since = datetime.fromisoformat(since) if since else None
         self._lost = False  # Juju says that the secret has no content: for a while, or for good.
         self.secret_id = known.get(_SECRET_ID, "")  # Empty while the leader has not made one.
-        self.present: Authority | None = None  # When the event began; None if it cannot be read.
+        self.present: Authority | None = None  # At the event's start; None: unreadable.
         # Why it is not present, in one line.
         self.reason = "" if self.secret_id else "waiting for the leader's certificate authority"
         if not self.secret_id:
@@ -227,7 +227,7 @@ class OwnAuthority:
             content = model.get_secret(id=self.secret_id).get_content(refresh=True)
             self.present = Authority(**content)
         except (ops.ModelError, TypeError) as error:
-            # Of what is not found, only the cause has the words of Juju.
+            # For a secret that is not found, only the cause of the error has Juju's message.
             said = getattr(error.__cause__, "stderr", "") or str(error) or type(error).__name__
             why = one_line(said, 100)
             missing = isinstance(error, (ops.SecretNotFoundError, TypeError))
@@ -253,8 +253,8 @@ class OwnAuthority:
         """
         if not self._model.get_relation(PEERS):
             return False
-        # A backend that is away for another reason does not take another secret either, and the
-        # hook would fail at its end.
+        # Only a lost secret is replaced. A backend that is away for another reason would not store
+        # a new one either, and the hook would fail at its end.
         since = (self._lost_since or now) if self._lost else None
         note(
             self._model,
@@ -294,7 +294,7 @@ class Issuers:
     before: frozenset[str] = frozenset()  # What this unit has published.
     others: frozenset[str] = frozenset()  # What other units have published.
     silent: bool = False  # A unit has published nothing. It serves what `own` has signed.
-    # What the leader has noted. None until it has noted anything: no configuration exists then.
+    # Issuers that the leader has noted as trusted. None: none yet, so there is no webhook.
     trusted: frozenset[str] | None = None
     own: str = ""  # The application's own authority, empty while it is unknown.
     served: Leaf = Leaf()  # Empty unless a client may accept it.
@@ -319,7 +319,7 @@ class Issuers:
         trusted = own if self.trusted is None else self.trusted
         if applied:
             trusted = trusted.union(self.bundle())
-        # The next leader knows only what is published.
+        # Only published issuers are used: the next leader knows no others.
         known = self.before or own
         return self.wants if self.wants.issuer in trusted & known else self.served
 
@@ -333,8 +333,8 @@ def observe(
 ) -> Issuers:
     """Read what the units have published, what this one serves, and what providers offer to it.
 
-    While the PKI offers nothing, the unit goes on with what it had from elsewhere, until shortly
-    before its end. After that it is the own authority's turn, as without the relation.
+    While the PKI offers nothing, the unit keeps a certificate of another issuer until shortly
+    before it expires. Then the own authority issues one, as without the relation.
     """
     names = service_names(model.app.name, cluster.namespace())
     served = _served(container, names, now)
@@ -435,7 +435,7 @@ class Requirer(tls.TLSCertificatesRequiresV4):
         if given and given.revoked:
             return Offer(reason=f"{provider} has revoked the certificate")
         if given and key:
-            # The issuer is mostly `ca`. Of a chain that is longer, it is the second certificate.
+            # The issuer is mostly `ca`; in a longer chain it is the second certificate.
             issuers = [one for one in (given.ca, *given.chain) if one != given.certificate]
             chain = "\n".join(map(str, (given.certificate, *issuers)))
             try:

@@ -2,8 +2,8 @@
 """The istio-aux charm: its events, and the order in which it acts.
 
 It reads `config`, `relations` and `inputs`. It owns objects in the cluster: `manifests`
-renders them, `objects` says their order, `cluster` asks the API server. It runs `workload` with
-`certificates`, and says `status` and `actions`, from what workloads answer `probe`.
+renders them, `objects` orders them, `cluster` sends the requests. It runs `workload` with
+`certificates`. `status` and `actions` report what `probe` reads from the workloads.
 A step that fails raises a `ReconcileError`, and the next step follows.
 """
 
@@ -38,7 +38,7 @@ for _chatty in ("httpcore2", "httpx2"):
 class IstioAuxCharm(ops.CharmBase):
     """Runs the workload in every unit and, on the leader, owns its objects in the cluster."""
 
-    # Where HTTP goes, None for the network; for tests.
+    # HTTP transports, which tests replace; None: the network.
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
     _stored = ops.StoredState()
@@ -49,9 +49,9 @@ class IstioAuxCharm(ops.CharmBase):
         self._stored.set_default(removed=False)  # A hook of the removal has deleted everything.
         self._inputs: Inputs | None = None  # What this event observed, for the status.
         self._problem: ReconcileError | None = None  # The first one.
-        self._left: list[str] | None = None  # By a removal; None: the unit stays.
+        self._left: list[str] | None = None  # Kinds that a removal left; None: no removal.
         self._serves = False
-        self._pending = False  # The next event can do more, and Juju sends none.
+        self._pending = False  # Work is left for a next event, and Juju sends none.
         self._notes = status.Notes()
         self._pki = certificates.Requirer(self)
         names = (*istio.ENDPOINTS, sidecar.ENDPOINT, certificates.ENDPOINT, *cos.ENDPOINTS)
@@ -104,7 +104,7 @@ class IstioAuxCharm(ops.CharmBase):
             self._act(client, observed)
         starts = self._notes.starting
         sidecar.answer(self, self._inputs.requesters, None if starts else observed.answer)
-        # No event says that a problem has passed, nor that a check succeeds for the first time.
+        # Juju sends no event when a problem passes, or when a check first succeeds.
         workload.wake(self._container, event, wanted=bool(self._problem) or starts or self._pending)
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class IstioAuxCharm(ops.CharmBase):
         with self._step():
             self._inputs = inputs = objects.resolve(client, inputs)
             # The order matters. Rights and policies exist before settings that need them. The API
-            # server trusts an issuer before a unit serves what it signed. It sends reviews last.
+            # server trusts an issuer before a unit serves its certificate. The webhook comes last.
             objects.ensure(client, inputs)
         granted = self._problem is None
         # If `resolve` got no answer, each further request would wait as long.
@@ -148,7 +148,7 @@ class IstioAuxCharm(ops.CharmBase):
             self._notes.labels = objects.label_namespaces(client, inputs, live=live)
 
     def _read_checks(self, answer: probe.Answer | None) -> None:
-        """Note whether the workload, which said this, serves or starts."""
+        """Note whether the workload that gave this answer serves or starts."""
         if answer is None:
             return
         if answer.status:
@@ -171,7 +171,7 @@ class IstioAuxCharm(ops.CharmBase):
             return
         with cluster.connect(self.kubernetes_transport) as client:
             left = objects.remove(client, self.app.name)
-        # What an earlier hook has deleted is gone, although Juju takes the rights meanwhile.
+        # If an earlier hook deleted everything, a refusal only means that Juju took the rights.
         self._stored.removed = bool(self._stored.removed or not left)
         self._left = [] if self._stored.removed else left
 

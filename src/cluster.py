@@ -42,8 +42,8 @@ AuthorizationPolicy: Final = create_namespaced_resource(
     "authorizationpolicies",
 )
 
-# The kinds that the application owns, in the order of deletion: first what changes new pods, and
-# policies that narrow the workload's account after its roles.
+# The kinds that the application owns, in the order of deletion: the webhook first, and the policies
+# that narrow the workload's account after its roles.
 OWNED: Final[tuple[type[Any], ...]] = (
     admission.MutatingWebhookConfiguration,
     rbac.ClusterRoleBinding,
@@ -115,7 +115,7 @@ def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.
 
 
 def namespace() -> str:
-    """Return the namespace of the model; that of a controller's has another name than the model."""
+    """Return the model's namespace, which for a controller's model has another name."""
     config = KubeConfig.from_env().get()
     assert config is not None  # lightkube raises an error instead.
     return config.namespace
@@ -139,7 +139,7 @@ def attempt(what: str) -> Generator[None]:
 
 def _explained(what: str, error: BaseException) -> ReconcileError:
     refusal: BaseException | None = error
-    # lightkube takes the body of each refusal for JSON, and fails for another.
+    # lightkube reads the body of each refusal as JSON, and raises another error if it is not.
     while refusal and not isinstance(refusal, httpx2.HTTPStatusError):
         refusal = refusal.__context__
     # The second line, if any, is advice from the HTTP library.
@@ -165,8 +165,8 @@ def _explained(what: str, error: BaseException) -> ReconcileError:
 def tolerating_refusals(left: list[str], what: str) -> Generator[None]:
     """Go on with a removal when the API server refuses a request, or the object is gone.
 
-    Juju may remove the charm's permissions before the last hook (lp:1941655). `left` gets `what` of
-    a request that was refused.
+    Juju may remove the charm's permissions before the last hook (lp:1941655). If the request is
+    refused, `what` is added to `left`.
     """
     try:
         yield
@@ -287,7 +287,7 @@ def accepts(
 ) -> bool:
     """Tell whether the API server takes `token` for one of this ServiceAccount (TokenReview API).
 
-    It takes none of an account that was deleted since, or that it signed with another key.
+    It refuses a token whose account was deleted since, or that was signed with another key.
     """
     with attempt(f"TokenReview for ServiceAccount {account}"):
         answer = client.create(TokenReview(spec=TokenReviewSpec(token=token))).status

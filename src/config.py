@@ -28,9 +28,9 @@ EXPECTED_APPLICATIONS: Final = (
     " for all of another"
 )
 
-# Fields of `Config` that are no settings of the workload under the same name; all others are.
+# Options without a setting of the workload; each other option is a setting of the same name.
 _FOR_THE_CHARM: Final = ("inject-applications", "inject-namespaces")
-# Which pods to look after is never guessed.
+# Options that select pods or namespaces: no default replaces a value that cannot be read.
 _NEVER_GUESSED: Final = ("namespace-selectors", "pod-selector", "inject-selector", *_FOR_THE_CHARM)
 _APPLICATION: Final = re.compile(
     rf"(?:{DNS_LABEL.pattern}/)?(?:{DNS_LABEL.pattern}|{re.escape(EVERY)})"
@@ -53,7 +53,7 @@ class Config:
         ValueError: one clause for each bad option: name, value, what is allowed.
     """
 
-    model: str  # Of the charm: `inject-applications` may leave it out.
+    model: str  # The charm's: the default model in `inject-applications`.
     namespace_selectors: str
     pod_selector: str
     inject_selector: str
@@ -84,7 +84,7 @@ class Config:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All of them, by their names."""
+        """All options, by name."""
         return {
             field.replace("_", "-"): value
             for field, value in vars(self).items()
@@ -93,7 +93,7 @@ class Config:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those that are settings of the workload, by their names."""
+        """The options that are settings of the workload, by name."""
         return {name: each for name, each in self.options.items() if name not in _FOR_THE_CHARM}
 
     @property
@@ -110,9 +110,9 @@ class Config:
 def recall(text: str, defaults: Mapping[str, Any], model: str) -> Config | None:
     """Return the options in `text`, which the leader noted when all were good.
 
-    Another revision may have noted them. What this one cannot read becomes its default; of `quit`,
-    `disabled`, as no proxy is told to exit by a guess. With selectors or names that it cannot read
-    there is no configuration, None.
+    Another revision may have noted them. An option that this one cannot read gets its default, and
+    `quit` gets `disabled`, so that no proxy exits by a guess. If it cannot read a selector or a
+    list of names, there is no configuration: None.
     """
     try:
         known = msgspec.json.decode(text, type=dict[str, Any])

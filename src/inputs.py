@@ -21,7 +21,7 @@ from manifests import Values, webhook_configuration
 from relations import active, istio, note, noted, sidecar
 
 CONTAINER: Final = "istio-aux"
-# In the peer relation, where a new unit finds them: the options, when all were good.
+# Key in the peer relation: the options when all were last good. A new unit finds them there.
 _LAST_GOOD: Final = "last-good-options"
 
 
@@ -30,21 +30,21 @@ class Inputs:
     """The facts on which the charm decides. The last four come from the cluster, for the leader."""
 
     app: str
-    model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
+    model: str  # Its namespace: named as the model, or `controller-<name>` for a controller's.
     leader: bool
     now: datetime
     config: Config | None  # The last good one while an option is invalid; None: there is none.
     invalid: str  # Which options are invalid and why.
     issuers: Issuers = field(repr=False)
     log: str = ""  # The command that shows the log of this unit's workload.
-    answer: probe.Answer | None = None  # Of the workload; None while its Pebble does not answer.
+    answer: probe.Answer | None = None  # The workload's; None while Pebble does not answer.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     requesters: tuple[sidecar.Requester, ...] = ()
     ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
     revisions: tuple[str, ...] = ()
     namespaces: tuple[Found, ...] = ()
     has_webhook: bool = False  # The MutatingWebhookConfiguration exists.
-    dry_runs: bool = True  # ValidatingAdmissionPolicies can refuse all that is no dry run.
+    dry_runs: bool = True  # ValidatingAdmissionPolicies can limit pod creation to dry runs.
 
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""

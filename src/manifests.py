@@ -23,7 +23,7 @@ from istio_aux.model.pod import PROXY
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
-# It tells `codecs` of Istio's kinds.
+# The import registers Istio's kinds with `codecs`.
 import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from config import Applications
 
@@ -48,7 +48,7 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "webhook_timeout": 3,
 }
 
-# Of a pod on the host's network, or of a static one, nothing can start before anything else.
+# Pods on the host's network and static pods get no sidecar, so there is no start to order.
 CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
     {
         "name": "may-have-a-sidecar",
@@ -135,8 +135,8 @@ def _render(values: Values, *templates: str) -> list[AnyResource]:
     context = _context(values)
     texts = (_TEMPLATES.get_template(f"{name}.yaml.j2").render(context) for name in templates)
     documents = [each for text in texts for each in yaml.load_all(text, Loader=LOADER)]
-    # A model can go without the charm's last hook (`destroy-model`, `--force`). Blocking: Juju
-    # deletes the Namespace in the foreground, and these go before its pods.
+    # Owned by the Namespace: a model can go without the charm's last hook (`destroy-model`,
+    # `--force`). Juju deletes the Namespace in the foreground; blocking, these go before its pods.
     owner = {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -204,7 +204,7 @@ def selected(values: Values) -> list[dict[str, Any]]:
 def inject_webhooks(values: Values) -> Iterator[dict[str, Any]]:
     """Return one webhook for each model with applications that may get a sidecar.
 
-    Pods that are injected anyway are shown, too: they start after their proxy whatever
+    The API server also sends pods that Istio injects anyway: they start after their proxy whatever
     `namespace-selectors` says. The workload's `start/plan.py` decides.
     """
     for applications in values.inject:
@@ -224,8 +224,8 @@ def start_webhooks(values: Values) -> Iterator[dict[str, Any]]:
 
     `pod_selector` narrows all but the last. A second review of a pod finds nothing to change.
     """
-    # The label of the model's operator, without which Juju cannot repair any charm; and our own
-    # pods: no unit answers a review of the first one.
+    # Left out: the model's operator, without which Juju cannot repair any charm, and our own pods,
+    # since no unit could answer the review of the first one.
     jujus = _requirement(names.JUJU_PODS[0][0], "DoesNotExist")
     own = _requirement(APPLICATION, "NotIn", values.app)
     chosen = {
@@ -286,7 +286,7 @@ def _in(key: str, values: Sequence[str], labels: str) -> str:
 
 
 def _chosen(applications: tuple[str, ...], own: str | None) -> list[dict[str, Any]] | None:
-    """Return what chooses pods by their application; None if only our own is left."""
+    """Return label requirements that select pods by application; None if only ours is named."""
     if EVERY in applications:
         every = _requirement(APPLICATION, "Exists")
         return [every, _requirement(APPLICATION, "NotIn", own)] if own else [every]

@@ -1,6 +1,6 @@
 """What the leader does in the cluster for an event and for a removal, and in which order.
 
-Functions raise `cluster.ReconcileError`; in a removal Juju retries the hook then.
+Functions raise `cluster.ReconcileError`; if a removal raises it, Juju retries the hook.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cluster import Found, ReconcileError, attempt
 from inputs import Inputs
 from probe import Transport
 
-# Seconds that the API server has to ask Istio's validator. An istiod that hangs takes the 10 s of
-# its configuration (istio-discovery chart validatingwebhookconfiguration.yaml).
+# Client timeout of writes that Istio's validating webhook checks. An istiod that hangs takes the
+# 10 s of its configuration (istio-discovery chart validatingwebhookconfiguration.yaml).
 _VALIDATOR_PATIENCE: Final = 3.0
 # The application that set Istio's label of a namespace, as model/application.
 INJECTED_BY: Final = "istio-aux.io/injection"
@@ -81,7 +81,7 @@ def ensure(client: Client, inputs: Inputs) -> None:
 
 @contextlib.contextmanager
 def evicting(client: Client, inputs: Inputs) -> Generator[None]:
-    """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
+    """Grant the workload evictions inside the context; leader only. Its other hooks wait for this.
 
     If this process is killed meanwhile, the next event takes the right away.
     """
@@ -143,8 +143,8 @@ def awaited(client: Client, inputs: Inputs) -> str:
 def admit_api_server(inputs: Inputs, transport: Transport = None) -> str:
     """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
-    Istio's validator checks each write of these objects, and the API server refuses it while istiod
-    is away. So what is as it should be is not written, and the next event tries again.
+    Istio's validating webhook checks each write of these objects, so a write fails while istiod is
+    away. An object that is right already is not written, and the next event tries again.
 
     Returns:
         Which object was not applied and why, in one line, or the empty text.
@@ -192,7 +192,7 @@ def label_namespaces(client: Client, inputs: Inputs, *, live: bool) -> tuple[str
 
 
 def _obstacle(labels: Mapping[str, str], *, live: bool) -> str:
-    # A label of another client serves as well, and stays theirs.
+    # A label that another client has set works as well, and stays that client's.
     if labels.get(DATAPLANE) == "ambient":
         return "is ambient"
     for key in (REVISION, INJECTION):
@@ -237,13 +237,13 @@ def remove(client: Client, app: str) -> list[str]:
     """
     model = cluster.namespace()
     left = list[str]()
-    # First, because calls of the webhook would fail. What follows may take as long as pods.
+    # The webhook goes first: calls of it would fail. The rest may take as long as pods take to end.
     if _delete(client, app, model, cluster.OWNED[:1], []):
-        # Nothing tells when every API server has noticed, and the last hook has no next event.
+        # Nothing shows when every API server has seen that, and no event follows the last hook.
         time.sleep(WEBHOOK_GONE)
     # The workload's account loses its roles, then the policies that narrow them go.
     _delete(client, app, model, cluster.OWNED, left)
-    # The workload created it, without labels, and can no longer create another.
+    # The workload created the Lease, without labels. It has lost the right to create another.
     with cluster.tolerating_refusals(left, "Lease"), attempt("Lease"):
         client.delete(Lease, app, namespace=model)
     with cluster.tolerating_refusals(left, "the labels of namespaces"):

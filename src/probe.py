@@ -1,6 +1,6 @@
-"""What workloads say on their status ports: that of this unit, and that of the unit that leads.
+"""Reads status ports of workloads: of this unit, and of the unit that holds the Lease.
 
-Functions raise a `ReconcileError` for what does not answer, unless they return it.
+Functions raise a `ReconcileError` if there is no answer; `ask` returns that instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Answer:
     """What this unit's workload says of itself."""
 
     missing: str  # Why it is not ready, in one line; empty if it is.
-    status: ProcessStatus | None = None  # None if it does not answer, or as another revision does.
+    status: ProcessStatus | None = None  # None: no answer, or another revision's.
     speaks: bool = True  # It answers.
 
 
@@ -88,8 +88,8 @@ def _get(url: str, path: str, kind: type[T], transport: Transport, **query: Any)
 
 def connect(transport: Transport = None) -> httpx2.Client:
     """Return a client for status ports."""
-    # No proxy of the model: status ports are in the cluster. They speak plain HTTP, so the system's
-    # authorities are not loaded, which takes longer than the request.
+    # Status ports are in the cluster, so the model's HTTP proxy is not used. They speak plain HTTP:
+    # loading the system's CA certificates would take longer than the request.
     without = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return httpx2.Client(
         timeout=_TIMEOUT,

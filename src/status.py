@@ -34,7 +34,7 @@ class Notes:
 
     labels: Sequence[str] = ()  # Namespaces of `inject-namespaces` without their label, and why.
     unapplied: str = ""  # The object that another operator's webhook refused, and why.
-    runs: bool = False  # Pebble runs the workload, and does not wait before it starts it again.
+    runs: bool = False  # Pebble runs the workload now: it is not in a restart backoff.
     starting: bool = False  # Pebble's check has not failed yet.
 
 
@@ -82,9 +82,9 @@ def of_unit(
 def _awaited(inputs: Inputs, status: ProcessStatus) -> str:
     """Return what a unit that works waits for, or the empty text.
 
-    Istio: pods that should get a sidecar get none, or are refused. Without a relation, an Istio
-    that is not there or switched off may be on purpose; but pods that have a sidecar then need
-    this application to the end, though new ones do not.
+    A unit waits for Istio while pods that should get a sidecar get none, or are refused. Without a
+    relation, an Istio that is absent or switched off may be on purpose. Then new pods do not need
+    this application, but pods that still have a sidecar need it to the end.
     """
     if not status.injector_live and inputs.control_planes:
         return "" if status.ambient else "Istio"
@@ -94,8 +94,8 @@ def _awaited(inputs: Inputs, status: ProcessStatus) -> str:
 
 
 def _sidecars(inputs: Inputs, status: ProcessStatus) -> str:
-    """Return how many pods have a sidecar, on the way to a mesh without, and whether it is done."""
-    # While a relation promises an injector, its absence passes.
+    """Return how many pods still have a sidecar during a migration, and whether it is done."""
+    # If a relation promises an injector, its absence is temporary.
     over = status.ambient or (status.absent and not inputs.control_planes)
     migrating = inputs.ambient or status.ambient_total or istio.migration(inputs.control_planes)
     if not (status.selected_namespaces and (over or migrating)):
@@ -154,12 +154,12 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     """Yield what is true of a unit that works; an empty text says nothing."""
     assert inputs.config  # An invalid option blocks.
     yield _skew(inputs)
-    # An older image counts none.
+    # An older image does not report `selected_total`.
     yield _selected(
         max(status.selected_total, len(status.selected_namespaces)),
         inputs.config.namespace_selectors,
     )
-    # The relations that do not name the root namespace.
+    # Why relations with Istio name no root namespace.
     yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
     yield (
         _some([_injector(injector) for injector in status.injectors])
@@ -178,10 +178,10 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
     mode = inputs.config.start_mode
     if mode != "auto":
         yield f"start: {mode}"
-    # It has no reason while it does not know.
+    # While the capability is unknown there is no reason.
     elif not status.capability.can and status.capability_why:
         yield f"pods are held, not native: {status.capability_why}"
-    # After Istio's webhook, ours can still move the sidecar first and hold the payload.
+    # Called after Istio's webhook, ours can still move the sidecar first and hold the payload.
     if mode in {"auto", "native"} and status.called_before_us:
         yield f"called after {_some(status.called_before_us)}, so pods are held, not native"
     if inputs.config.quit != "enabled":
@@ -201,7 +201,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
 
 
 def _selected(count: int, option: str) -> str:
-    """Return how many namespaces are selected, and of none which labels are missing."""
+    """Return how many namespaces are selected; if none is, which labels none has."""
     if count:
         return f"{count} namespace{'' if count == 1 else 's'} selected"
     wanted = [str(each) for each in selectors.parse_namespaces(option).alternatives]

@@ -49,8 +49,8 @@ _LAYERS: Final[Any] = yaml.load(
 )
 SINCE_READY: Final[ops.pebble.CheckDict] = _LAYERS["since-ready"]
 WAKE_LAYER: Final[ops.pebble.LayerDict] = _LAYERS["wake"]
-# Events that come by themselves leave the delay as it has grown. All others are news, such as
-# `juju trust`, whose config-changed may come before the rights.
+# Events of Juju's and Pebble's timers and checks, which keep the grown pause between wake-ups. All
+# others reset it: config-changed of `juju trust` may come before the rights.
 _BY_THEMSELVES: Final = (ops.UpdateStatusEvent, ops.PebbleNoticeEvent, ops.PebbleCheckEvent)
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def settings(known: Mapping[str, Any]) -> dict[str, Any]:
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
         "pebble-socket": SOCKET,
-        "unknown-keys": "skip",  # Of an image that is older than this charm.
+        "unknown-keys": "skip",  # The image may be older than this charm.
     }
 
 
@@ -107,10 +107,10 @@ def ensure(
     *,
     granted: bool,
 ) -> None:
-    """Bring the workload to what `inputs` say, with the certificate that it serves.
+    """Write the workload's files, with the certificate `leaf`, and run it.
 
-    Unless the cluster has `granted` the rights and policies that the settings need, a workload
-    keeps its present settings. One without settings gets them nevertheless: every Job would hang.
+    Until the rights and policies that new settings need are `granted`, the workload keeps its
+    present settings. If it has none, it gets them anyway: otherwise every Job would hang.
 
     Raises:
         ReconcileError: there is no certificate to serve, or the API server gives no token.
@@ -130,7 +130,7 @@ def ensure(
         TOKEN: _token(client, read(container, TOKEN), inputs),
     }
     if known:
-        # The settings name the other file, so they come last.
+        # The settings name the applications file, so they are written last.
         wanted |= {APPLICATIONS: known["applications"], CONFIG: _yaml(settings(known))}
     for path, content in wanted.items():
         if read(container, path) != content:
@@ -148,7 +148,7 @@ def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> Non
         stopped = service is None or service.current is ops.pebble.ServiceStatus.INACTIVE
         if wanted and (stopped or not isinstance(event, _BY_THEMSELVES)):
             container.add_layer(WAKE, WAKE_LAYER, combine=True)
-            # No hook waits for the change: its result is the notice.
+            # The hook does not wait for the change, whose result is a notice.
             container.pebble.restart_services([WAKE], timeout=0)
         elif not wanted and not stopped:
             container.pebble.stop_services([WAKE], timeout=0)
@@ -158,9 +158,9 @@ def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> Non
 
 
 def trouble(error: ops.pebble.Error) -> ReconcileError:
-    """Return what Pebble did not do, in one line: the container restarts, its disk is full."""
+    """Return a Pebble error in one line, such as a container that restarts, or a full disk."""
     lines = str(error).splitlines() or [type(error).__name__]
-    # Of a service that ends at once, Pebble shows what it wrote last (pebble servstate handlers).
+    # For a service that ends at once, Pebble indents its last output (pebble servstate handlers).
     if said := [line.strip() for line in lines if line.startswith("    ")]:
         return ReconcileError(f"workload does not start: {said[-1]}")
     # The first line of a change that failed only says that it did.

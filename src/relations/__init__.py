@@ -2,7 +2,7 @@
 
 A relation that was removed by force may be listed for as long as its application lives, while Juju
 refuses each access to it (juju#23246). ops reads it as empty, and raises an error for each write.
-So all that is read comes from `active`, and `write` writes.
+So read only relations from `active`, and write with `write`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def active(model: ops.Model, endpoint: str) -> list[ops.Relation]:
-    """Return the relations of an endpoint, without those that go or whose application is gone."""
+    """Return an endpoint's relations that are not being removed and have an application."""
     return [each for each in model.relations[endpoint] if each.active and each.app]
 
 
@@ -28,7 +28,7 @@ def write(
     entity: ops.Application | ops.Unit,
     values: Mapping[str, str],
 ) -> None:
-    """Change keys of an own databag; the empty text deletes one.
+    """Change keys of one of our databags; an empty value deletes its key.
 
     If Juju refuses, that is logged, and the next event tries again.
     """

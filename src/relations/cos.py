@@ -34,18 +34,18 @@ CA: Final = "receive-ca-cert"
 ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING)
 
 _ROOT: Final = Path(__file__).parents[1]
-# In the rules' expressions; the charm replaces it by matchers of its own application.
+# Placeholder in the rules' expressions, for matchers of the charm's own application.
 _TOPOLOGY: Final = "%%juju_topology%%"
 _LAYER: Final = "log-forwarding"
 _TARGET: Final[ops.pebble.LogTargetDict] = {"override": "replace", "type": "loki"}
-# Brackets in a text of Tempo's; Python reads JSON that is nested some 1,000 times.
+# Brackets allowed in a text from Tempo: Python reads JSON of up to some 1,000 levels.
 _MOST_NESTED: Final = 500
 
 logger = logging.getLogger(__name__)
 
 
 def _topology(charm: ops.CharmBase) -> dict[str, str]:
-    """Return whose metrics, alerts, dashboards and logs these are."""
+    """Return the Juju topology, which labels metrics, alerts, dashboards and logs."""
     return {
         "model": charm.model.name,
         "model_uuid": charm.model.uuid,
@@ -60,10 +60,10 @@ def labels(topology: Mapping[str, str]) -> dict[str, str]:
 
 
 def trace(charm: ops.CharmBase) -> ops.Object | None:
-    """Return what sends traces of the charm's events to Tempo; the charm keeps it.
+    """Return the object that sends traces of the charm's events to Tempo; the charm keeps it.
 
-    None while it would fail each hook: its library writes to a relation that may be gone, expects
-    an argument of each error, and does not expect JSON that is nested too deeply.
+    None while ops.tracing would fail each hook: it writes to a relation that may be gone, fails
+    at an error without arguments, and cannot read JSON that is nested too deeply.
     """
     assert ops.tracing  # The extra `tracing` of ops.
     related = [each for endpoint in (TRACING, CA) for each in active(charm.model, endpoint)]

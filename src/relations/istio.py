@@ -50,7 +50,7 @@ def control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:
     planes: list[ControlPlane] = []
     for endpoint in (PILOT, METADATA):
         databags = [relation.data[relation.app] for relation in active(model, endpoint)]
-        # One that is gone is empty, and may be listed.
+        # Juju may still list a relation that is gone, with an empty databag.
         written = [databag for databag in databags if databag] or databags[:1]
         planes += [parse(endpoint, databag) for databag in written]
     return tuple(planes)
@@ -69,7 +69,7 @@ def root_namespace(planes: Iterable[ControlPlane]) -> str | None:
 
 
 def migration(planes: Iterable[ControlPlane]) -> str:
-    """Return which `planes` there are beside each other, in one line; empty if it is one."""
+    """Return one line that names the control planes if there is more than one; else empty."""
     named = {plane.reason: plane.root_namespace for plane in planes if plane.root_namespace}
     if len(set(named.values())) < 2:
         return ""
@@ -80,7 +80,7 @@ def migration(planes: Iterable[ControlPlane]) -> str:
 def parse(endpoint: str, databag: Mapping[str, str]) -> ControlPlane:
     """Return what the application at the other end of `endpoint` says in its databag."""
     try:
-        # The other interface has one key (charmlibs-interfaces-istio-metadata).
+        # `istio_metadata` has one key (charmlibs-interfaces-istio-metadata).
         namespace = _pilot(databag) if endpoint == PILOT else databag["root_namespace"]
     except KeyError:
         return ControlPlane(None, f"{endpoint}: the root namespace is not set yet")

@@ -20,8 +20,8 @@ from probe import Answer
 
 ENDPOINT: Final = "sidecar"
 
-# How Juju marks the Namespace of a model. Models whose labels are of an older version than 2 have
-# the UUID as an annotation only (juju caas/kubernetes/provider createNamespace).
+# How Juju marks the Namespace of a model. Before version 2 of Juju's labels, the UUID is only an
+# annotation (juju caas/kubernetes/provider createNamespace).
 _MODEL_ID: Final = "model.juju.is/id"
 _MODEL_NAME: Final = "model.juju.is/name"
 
@@ -34,7 +34,7 @@ class Requester:
     request: SidecarRequest | None  # None if it cannot be read, which is refused.
     refusal: str = ""
     application: Applications | None = None  # Its model is the namespace.
-    remote_model: str = ""  # UUID of its model if that is another one.
+    remote_model: str = ""  # UUID of its model if it is not ours.
 
     def refuse(self, why: str) -> Requester:
         """Return the requester with the reason why it gets nothing."""
@@ -73,7 +73,7 @@ class Requester:
 
 
 def requesters(charm: ops.CharmBase, namespace: str) -> tuple[Requester, ...]:
-    """Return what all relations ask for; requests from other models are to `verify`."""
+    """Return the request of each relation; those from other models still need `verify`."""
     return tuple(
         _requester(charm.model, each, namespace)
         for each in SidecarProvider(charm, ENDPOINT).requests()

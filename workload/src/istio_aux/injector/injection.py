@@ -67,7 +67,7 @@ class Hook(msgspec.Struct, frozen=True):
     control_plane: ControlPlane
     namespaces: Selector = Selector()
     pods: Selector = Selector()
-    unclear: str = ""  # Why it is not known whether it is called for a pod that these match.
+    unclear: str = ""  # Why it may not be called for a pod that both selectors match.
     target: ClientConfig = ClientConfig()  # Whom the API server calls.
     active: bool = True  # If not, its selectors match nothing: see `Webhook.injects`.
 
@@ -81,7 +81,7 @@ class Hook(msgspec.Struct, frozen=True):
 def read_policy(text: str) -> InjectionPolicy:
     """Read an injection policy as istiod does (istio inject.go UnmarshalConfig, injectRequired).
 
-    `ValueError`: istiod cannot read the text either, and keeps the last one, or it is too much.
+    `ValueError`: it is too much, or cannot be read; then istiod keeps its last policy.
     """
     document = next(documents.read(text.encode()), None)
     if isinstance(document, documents.BadDocument):

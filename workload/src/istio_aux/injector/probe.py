@@ -49,8 +49,8 @@ does not flap."""
 DRY_RUN = 12.0  # Seconds for all dry runs of a probe; a webhook has ten by default.
 NAMESPACES = 10  # Namespaces that a probe tries: a quota or a policy may refuse all pods.
 KEPT = 300.0
-"""Seconds for which the last result counts while the API server fails, or is away, and so creates
-no pods either; and for which kubelet versions count while they cannot be read."""
+"""Seconds for which the last result stays valid while the API server fails or is away (it creates
+no pods then either), and for which kubelet versions do while they cannot be read."""
 
 LONGEST_PAUSE = 30.0  # Seconds between two probes without an answer.
 
@@ -73,7 +73,7 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 
 def probes(telemetry: Telemetry) -> Counter:
-    """The counter of probes: of an answer with a sidecar, an answer without one, no answer."""
+    """The counter of probes: answered with a sidecar, answered without one, or not answered."""
     return telemetry.counter(
         "injector_probes",
         "Probes of Istio's injectors, by outcome.",
@@ -114,7 +114,7 @@ class InjectorProbe:
         self._best: probe_rules.Question | None = None
 
     async def run(self) -> None:
-        """Ask until cancelled: after a pause, and earlier after changes, which may be many."""
+        """Probe until cancelled: after a pause, or earlier after a change; many changes are one."""
         while True:
             self.changed.clear()
             began = now()
@@ -157,8 +157,8 @@ class InjectorProbe:
                 native=await self._possible(found.native),
             )
         if not found.reached and found != NOWHERE:
-            # Once says nothing of an injector that was live: the machine may be busy, and another
-            # round asks in further namespaces.
+            # One failure does not end the state of a live injector: the machine may be busy, and
+            # the next probe tries further namespaces.
             self._failures += 1
             if live and (self._failures == 1 or now() < kept):
                 self._count("unreachable")
@@ -177,8 +177,8 @@ class InjectorProbe:
     def _turn(self) -> Iterator[probe_rules.Question]:
         """Yield one dry run for each namespace to try, beginning with the one that was tried last.
 
-        A better namespace that has come since goes before it. After a failure the next namespace
-        goes first: one namespace alone may make the API server fail.
+        If another namespace is the best one now, the order begins with that. After a failure the
+        next namespace goes first: one namespace alone may make the API server fail.
         """
         names, best = set[str](), next(iter(self._questions()), None)
         self._last, self._best = self._last if best == self._best else None, best
@@ -207,7 +207,7 @@ class InjectorProbe:
         """What a dry run has ``shown``, unless a kubelet runs no native sidecars."""
         if now() >= self._kubelets_due:
             if not (self.result and self.result.injected):
-                self.result = Probe(injected=True)  # That need not wait for the versions.
+                self.result = Probe(injected=True)  # Published before kubelets are read.
                 self._news.set()
             try:
                 async with asyncio.timeout(DRY_RUN):
@@ -243,7 +243,7 @@ async def ask(client: Client, questions: Iterable[probe_rules.Question]) -> Prob
 async def _asked(
     client: Client, question: probe_rules.Question, refusals: dict[str, str]
 ) -> Probe | None:
-    """What pods in one namespace show; None if it refuses them, which is added to ``refusals``."""
+    """Try dry runs in one namespace; None if it refuses the pods, with why in ``refusals``."""
     name = question.namespace
 
     async def tried(native: bool | None = None) -> Probe | None:
@@ -263,7 +263,7 @@ async def _asked(
         refusals[name] = found.why
         return None
 
-    # At once: whatever makes a dry run slow would count twice against the deadline.
+    # Both at once: one after the other, what makes them slow would count twice.
     found, other = await asyncio.gather(tried(), tried(native=True))
     if found and (not found.injected or found.native == probe_rules.UNASKED):
         return found
@@ -308,7 +308,7 @@ async def read_agents(
     node: str = "",
     tenants: Callable[[str], bool] = lambda _namespace: False,
 ) -> dict[str, list[Agent]]:
-    """List the pods of Istio's CNI and of ztunnel, on a node or on all; those of tenants count not.
+    """List the pods of Istio's CNI and of ztunnel, on a node or on all, without those of tenants.
 
     Raises:
         KubeError: they cannot be listed.

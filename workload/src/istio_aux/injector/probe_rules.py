@@ -3,10 +3,10 @@
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-One pod leaves it to Istio whether the sidecar is native, and one asks for a native one: Istio 1.24
-to 1.28 makes one only on request if a kubelet is older than 1.33. Where the first is refused, a
-third one asks for a classic sidecar: an objection of a later webhook to native sidecars says
-nothing about the injector. Kubelets run native sidecars from 1.29 on (KEP-753).
+Each probe sends two pods. The first leaves it to Istio whether the sidecar is native; the second
+asks for a native one: Istio 1.24 to 1.28 makes one only on request if a kubelet is older than 1.33.
+If the first is refused, a third pod asks for a classic sidecar: a later webhook that refuses native
+sidecars says nothing about the injector. Kubelets run native sidecars from 1.29 on (KEP-753).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def dry_run_pod(
     annotations: Mapping[str, str],
     **spec: str,
 ) -> dict[str, Any]:
-    """The pod that dry runs create, with more of its spec."""
+    """The pod that dry runs create; ``spec`` adds to its spec."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -144,7 +144,7 @@ def in_turn(found: Iterable[Question], last: Question | None) -> Iterator[Questi
 
 
 def concerns(code: int, message: str) -> Literal["injector", "namespace", "API server"]:
-    """Say whose answer the refusal of a dry run is.
+    """Say who has refused a dry run.
 
     Only the message names a webhook that fails or refuses the pod (apiserver webhook/mutating/
     dispatcher.go, webhook/errors/statuserror.go). A namespace that is being deleted, quotas, Pod
@@ -167,8 +167,8 @@ def refused_in(refusals: Mapping[str, str]) -> str:
 def created(body: bytes, unclear: str = "", *, unasked: bool = False) -> Probe:
     """Interpret the API server's answer to a dry run.
 
-    ``unclear`` says why it is not known whether the injector was asked. It is not asked, either, or
-    gives no sidecar, if another webhook says so in the pod. ``unasked``: the pod left it to Istio
+    ``unclear`` says why the injector may not have been called. If another webhook has written a
+    refusal into the pod, that is why it has no sidecar. ``unasked``: the pod left it to Istio
     whether its sidecar is native.
     """
     try:

@@ -1,6 +1,6 @@
-"""Whether an injector of Istio's is live, by all that can be seen of it and by its probe.
+"""Decides whether an injector of Istio's is live, by its webhooks, its Service and its probe.
 
-And whether a node can take pods into an ambient mesh: Istio's CNI and ztunnel are ready there.
+Also whether a node can take pods into an ambient mesh: Istio's CNI and ztunnel are ready there.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
     # See `evaluate`; empty until the configurations are listed.
     injectors: tuple[Injector, ...] = ()
-    # Of all configurations, whatever their state (`injection.hooks_of`).
+    # The webhooks of all configurations, in any state (`injection.hooks_of`).
     hooks: tuple[Hook, ...] = ()
-    policies: Policies = {}  # Of the istiods, as far as they can be read.
+    policies: Policies = {}  # Each istiod's, as far as they can be read.
     proxies: Mapping[str, Amounts | None] = {}  # What sidecars need, by configuration.
     # Whether the configurations are listed, each injector was probed once, and each policy was read
-    # once or cannot be read. Before that nothing must be done because of this value.
+    # once or cannot be read. Until then no decision may rest on this value.
     known: bool = False
 
     def expected(self, injection: InjectionRequest) -> Expectation:
@@ -112,7 +112,7 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def any_live(self) -> bool | None:
-        """Whether an injector is live; None if none is known to be, and of some it is unknown."""
+        """Whether an injector is live; None if none is known to be live, and some are unknown."""
         answers = {self.live(injector.configuration) for injector in self.injectors}
         if True in answers:
             return True
@@ -252,12 +252,12 @@ def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
 
 
 AGENTS = {"istio-cni": "k8s-app=istio-cni-node", "ztunnel": "app=ztunnel"}
-"""The label of the pods of each, as a selector (istio manifests/charts/istio-cni and ztunnel,
+"""Label selectors for the pods of these DaemonSets (istio manifests/charts/istio-cni and ztunnel,
 templates/daemonset.yaml)."""
 
 
 class Agent(Struct, frozen=True):
-    """A pod of one of them, which is on each node."""
+    """A pod of one of these DaemonSets."""
 
     namespace: str
     node: str
@@ -274,7 +274,7 @@ class Agent(Struct, frozen=True):
 
 
 def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> Iterator[str]:
-    """Name those that are not ready on a node; ``agents`` are all of each."""
+    """Name the DaemonSets without a ready pod on a node; ``agents`` has all pods of each."""
     for name, pods in agents.items():
         if not any(pod.ready and pod.node == node for pod in pods):
             yield name

@@ -55,10 +55,10 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 SETTLE = 0.5
-"""Seconds by which a change is published later: a new injector, or the first list of a new
-Service, is published together with its first answer."""
+"""Seconds to wait before a change is published, so that a new injector or Service is published
+together with its first answer."""
 
-DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
+DEADLINE = 3.0  # Timeout of a ConfigMap read, for which the first state of its injector waits.
 
 _EXPECTED = frozenset(
     {Liveness.LIVE, Liveness.ABSENT, Liveness.DEACTIVATED}
@@ -161,8 +161,8 @@ class Watcher:
         self._policies: dict[
             ControlPlane, injection.InjectionPolicy | None
         ] = {}  # None: it is unknown.
-        # One for each Service: a cluster may have thousands of others. A slice that moves to
-        # another one may show there first.
+        # One watch for each Service: a cluster may have thousands of other slices. A slice that
+        # moves to another Service may first appear in the other watch.
         self._watches: dict[Service, Watch[EndpointSlice]] = {}
         self._slices: dict[Service, Collection[EndpointSlice]] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}
@@ -435,10 +435,10 @@ async def read_policy(
     plane: ControlPlane,
     known: injection.InjectionPolicy | None,
 ) -> injection.InjectionPolicy | None:
-    """Read the policy of an istiod; None if it is unknown, as that of one behind a URL is.
+    """Read the injection policy of an istiod; None if it is unknown, as it is behind a URL.
 
-    The last one, ``known``, stays while there is no answer or no text that can be read, as istiod's
-    does.
+    The last policy, ``known``, stays while the API server does not answer or the text cannot be
+    read. So it does in istiod.
     """
     if not plane.namespace:
         return None
@@ -463,7 +463,7 @@ async def read_policy(
 
 
 async def away(client: Client, planes: rules.ControlPlanes) -> str:
-    """Which injectors have no istiod, by their Services, for people; empty if none is known to."""
+    """Say which injectors have no ready istiod behind their Service; empty if none is known."""
     slices = list[EndpointSlice]()
     try:
         for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
@@ -491,7 +491,7 @@ async def survey(client: Client) -> tuple[rules.ControlPlanes, tuple[str, ...]]:
             {},
             kept.configuration,
         )
-    except UNREAD as error:  # One that cannot be read may be Istio's.
+    except UNREAD as error:  # An unread configuration may be Istio's.
         return rules.ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)
     hooks, gaps = injection.hooks_of(configurations), list[str]()
     policy_of: dict[ControlPlane, injection.InjectionPolicy] = {}

@@ -366,7 +366,7 @@ def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | N
 
 
 def _url(text: str, said: str) -> SplitResult:
-    """Split the URL of a server; `AccessError` names what ``said`` another one."""
+    """Split the URL of a server; `AccessError` names the field, ``said``, with a bad one."""
     why = "expected an http or https URL"
     try:
         url = urlsplit(text)
@@ -449,7 +449,7 @@ def _load_certificate(
 
 
 class _TokenFile:
-    """Returns the token in a file, which changes every hour or so, or the last one it had."""
+    """Returns the token in a file, which changes every hour or so; the last one if unreadable."""
 
     def __init__(self, path: Path, token: str | None = None) -> None:
         self._path = path

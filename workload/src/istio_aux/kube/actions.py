@@ -24,7 +24,7 @@ from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
 from istio_aux.model.webhooks import ConfigMap
 
-# Pods that repair watches, and the fewer pods that are meant to end.
+# Pods that have not ended, which repair watches; all but succeeded ones; pods that will end.
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 NOT_SUCCEEDED = {"fieldSelector": "status.phase!=Succeeded"}
 JOBS = {"fieldSelector": f"{NOT_TERMINAL['fieldSelector']},spec.restartPolicy!=Always"}
@@ -36,8 +36,8 @@ READS = 3  # Reads before giving up: an answer, or the exec, may wait for a new 
 
 PAGE = 100  # Objects of a page: a body with 500 pods has 7 MB, and is in memory twice.
 LONGEST_PAGE = 4 << 20  # Bytes of a page: decoded, it may need ten times as much memory.
-# How often a list is begun at most, each time in pages of five times as many objects. It has to be
-# complete before its snapshot expires: etcd is compacted every 5 minutes.
+# Attempts at a list, each with pages of five times as many objects. A list has to end before its
+# snapshot expires: etcd is compacted every 5 minutes.
 LISTS = 3
 
 

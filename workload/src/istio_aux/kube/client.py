@@ -241,7 +241,7 @@ class Client:
     async def _middleware(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Turn an error answer into an `ApiError`; later, a refused handshake has lost its body."""
+        """Turn an error answer into an `ApiError`: only here has a refused handshake a body."""
         response = await handler(request)
         for _ in range(self._tries):
             if response.status != 429 or (pause := _retry_after(response)) is None:

@@ -9,7 +9,7 @@ import random
 
 from istio_aux.model.text import printable
 
-# Seconds that a Retry-After may ask for. The API server's have 1 to 10, a proxy's perhaps a day.
+# Longest Retry-After in seconds. The API server asks for 1 to 10, a proxy perhaps for a day.
 LONGEST_WAIT = 300.0
 LONGEST = 1000  # Characters of a stored message, which may repeat the whole object.
 

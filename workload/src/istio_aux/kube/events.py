@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
 RATE = 5.0  # Events per second after a burst.
-WAITING = 1000  # Events in the queue; beyond it, the namespace with most loses its last.
+WAITING = 1000  # Events in the queue; beyond it, the namespace with most Events loses its last.
 # The order of the Events of a namespace.
 WARNING, NORMAL, MASS = range(3)
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
@@ -53,9 +53,9 @@ class Events:
         self._rate = rate
         self._source = source
         self._now = clock
-        # The queue of each namespace, sorted by kind and number, each with its Event.
+        # The queue of each namespace: rank, number and body of each Event, sorted.
         self._waiting = dict[str, list[tuple[int, int, bytes]]]()
-        # How many turns each namespace has had since all was sent, for up to twice `WAITING`
+        # How many turns each namespace has had since the queue was empty, for up to twice `WAITING`
         # namespaces. The namespace with fewest turns is next; a new one begins one turn ahead of
         # those that wait.
         self._turns = dict[str, int]()

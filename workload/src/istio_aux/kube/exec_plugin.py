@@ -179,7 +179,7 @@ class Plugin:
         self._failure: tuple[float, AccessError] | None = None
 
     async def credential(self) -> Credential:
-        """The credential that is valid, until `forget` if it does not say; runs the program."""
+        """A valid credential; may run the program. Without an expiry it lasts until `forget`."""
         async with self._turn:
             last = self._last
             expires = last and last.expiration_timestamp

@@ -2,8 +2,8 @@
 
 `model.election` decides. As in client-go, a holder that could not renew for ``deadline`` seconds
 stops leading, and no other process begins before ``duration`` seconds without a renewal. So two
-never lead at once, whatever their clocks show. A write names the version that it replaces, so the
-API server accepts one of several.
+never lead at once, whatever their clocks show. A write names the version that it replaces, so of
+several writes the API server accepts only one.
 
 A holder that is unfit to lead says so in the Lease, and leads on until a process that is fit wants
 the Lease: an unfit leader is better than none.
@@ -322,7 +322,7 @@ class Lease(Leadership):
         )
 
     async def _hold(self, record: LeaseRecord, unfit: str) -> None:
-        # Other processes count from their read of the record, which is later.
+        # Our term counts from before the write, other processes' from their later read.
         sent = now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
         self._renewed = sent

@@ -182,7 +182,7 @@ class PageReader(Generic[T]):
         return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
 
     def read_beginning(self, beginning: bytes) -> Page[T]:
-        """Read a page of one object that is longer than `LONGEST`; `UnreadableError` if unknown."""
+        """Read a page whose one object is over `LONGEST`; `UnreadableError` if that is unknown."""
         page = _LIST.match(beginning)
         if page is None:
             raise UnreadableError(f"an object {_TOO_LONG} is not known")

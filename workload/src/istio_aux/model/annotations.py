@@ -1,8 +1,8 @@
 """Every annotation and label that decides something, and the one way from its text to a decision.
 
-A tenant who may create a pod writes these texts, and one of them may have 256 KiB, or 2 MB before
-the API server has looked at it. So each key is declared once, with its type, its longest text and,
-if it is a list, its most entries. A text beyond that is a bad value like any other.
+Tenants who may create pods write these texts. One text may have 256 KiB, or 2 MB before the API
+server validates it. So each key is declared once, with its type, its longest text and, if it is a
+list, its most entries. A longer text is a bad value like any other.
 
 `read_overrides` reads the annotations by which the author of a pod overrides how its proxy ends. A
 value that cannot be used becomes a `Problem`, and the proxy of that pod is left alone.
@@ -119,7 +119,7 @@ def choice(
     meaning: str,
     overrides: str,
 ) -> Annotation[Choice]:
-    """Declare an annotation by which a pod has a value of its own for an option."""
+    """Declare an annotation that overrides an option for its pod."""
     return Annotation(
         name,
         choices,
@@ -168,8 +168,8 @@ REDIRECTION = "ambient.istio.io/redirection"  # Istio's CNI sets it: `enabled` o
 MIRROR = "kubernetes.io/config.mirror"  # The kubelet sets it on a static pod's mirror pod.
 # Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
 WORKFLOW_NODE = "workflows.argoproj.io/node-name"
-# Argo runs this command in the proxy when the main container ends, and ``kill -TERM 1`` without it,
-# though its `wait` may still upload (3.6 signal.go). The command that we add does nothing.
+# Argo runs this command in the proxy when the main container ends. Without it, Argo runs
+# ``kill -TERM 1``, though its `wait` may still upload (3.6 signal.go). Our command does nothing.
 SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
 NO_SIGNAL = '["pilot-agent","version"]'
 PROXY_CONFIG = "proxy.istio.io/config"  # YAML that overrides the mesh's ProxyConfig.

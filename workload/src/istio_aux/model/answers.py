@@ -65,7 +65,7 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
     # What a pod that asks for a native sidecar gets; unknown unless the injector is live.
     native: Capability = Capability.UNKNOWN
     native_why: str = ""  # The reason, one line; empty until it was checked.
-    # When the leader of that time first saw this state; `evaluate` does not know it.
+    # When a leader first saw this state; `evaluate` leaves it empty.
     since: datetime | None = None
 
     @property
@@ -195,7 +195,7 @@ class PodPage(msgspec.Struct, frozen=True):
 
 
 def in_order(items: Iterable[T], key: Callable[[T], Any]) -> Cooperative[list[T]]:
-    """Sort."""
+    """Sort ``items`` in slices."""
     iterator = iter(items)
     slices = list[list[T]]()
     found = list[T]()

@@ -74,9 +74,9 @@ def cutting(body: bytes, deepest: int = DEEPEST) -> Cooperative[bytes]:
 
 
 def _behind(body: bytes, start: int, side: bytes, levels: int) -> Cooperative[int]:
-    """Return the position after ``start`` where ``side`` leads by ``levels`` brackets.
+    """Return the position after ``start`` where ``side`` has ``levels`` brackets more.
 
-    ``start`` is in no string. A position behind the end means nowhere.
+    ``start`` is not inside a string. If there is no such position, the result is behind the end.
     """
     size, growth, quoted = 32, 2, False
     while start < len(body):
@@ -84,7 +84,7 @@ def _behind(body: bytes, start: int, side: bytes, levels: int) -> Cooperative[in
         if (len(part) - len(part.rstrip(b"\\"))) % 2:
             part = body[start : start + size + 1]  # With a character that a backslash escapes.
         marks = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(side, _NO_MARKS)
-        # Without a pair of quotes each bracket is in a string, or not, as before.
+        # An empty string does not change which brackets are inside strings.
         texts = marks.replace(b'""', b"").split(b'"')
         steps = b"".join(texts[quoted::2])
         if steps.count(1) < levels or levels not in accumulate(memoryview(steps).cast("b")):

@@ -18,11 +18,11 @@ from istio_aux.model.pod import Struct
 from istio_aux.model.text import UNDECODABLE
 
 ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease with a `Checkpoint`.
-# Bounds of a checkpoint, in a Lease that is written every 2 s. Controllers whose restart failed,
-# the last ones, in 8 KiB:
+# Bounds of a checkpoint: its Lease is written every 2 s. First, the newest controllers whose
+# restart failed, in 8 KiB.
 FAILED = 100
-# Controllers of which a pod is being replaced, the last ones begun, in 10 KiB. Usually they are
-# five at most, but a controller stays while its new pod does not come, or is not Ready.
+# The newest controllers with a pod that is being replaced, in 10 KiB. Usually there are five at
+# most, but a controller stays while its new pod does not come, or is not Ready.
 REPLACED = 50
 NEWEST = 5  # UIDs for each; only a new controller makes more pods in one second.
 INJECTORS = 20  # Webhook configurations: a cluster has one for each revision and tag.
@@ -124,8 +124,8 @@ class Since(msgspec.Struct, frozen=True, array_like=True):
 class Replaced(msgspec.Struct, frozen=True):
     """A pod that is evicted, so that its controller makes a new one.
 
-    The UIDs of all pods that were there before would not fit, so the newest of them stands for
-    them. Its time is the API server's, as that of a new pod will be.
+    The UIDs of all earlier pods would not fit, so the creationTimestamp of the newest one stands
+    for them. The API server sets it, as it sets that of a new pod.
     """
 
     pod: _Name

@@ -71,7 +71,7 @@ def drain(pod: Pod) -> float:
 
 
 def killed(pod: Pod) -> str:
-    """Say that the native proxy of a finished pod was killed, and what is enough; empty: no.
+    """Say that a finished pod's native proxy was killed, and which grace is enough; or empty.
 
     The kubelet writes how a native proxy ended together with the last phase of its pod, and not
     earlier (k8s@1.36 kubelet.go SyncTerminatingPod, status_manager.go mergePodStatus).

@@ -1,6 +1,6 @@
 """Every finding by its code, which people search, silence and link to: one list.
 
-A code never gets another meaning: one that is not raised any more goes from here, and stays in the
+A code never gets another meaning. A code that is no longer raised is removed here, and stays in the
 list that the tests keep. The page of its group in `docs/findings` says under the code what is so,
 what that costs, and what to do.
 """

@@ -1,4 +1,4 @@
-"""What is so with a pod: the one shape of a finding, whoever raises it and wherever it is shown."""
+"""The one shape of a finding about a pod, for all rules that raise it and all that show it."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restart: Command = NO_COMMAND
     change: Command = NO_COMMAND
     policy: str = ""  # A podFailurePolicy in YAML, for the pod's next Job.
-    attempts: int | None = None  # To make the proxy of a stuck pod exit.
+    attempts: int | None = None  # Attempts to make the proxy of a stuck pod exit.
     # False while it may pass: most containers end a little apart, and so do a proxy and its payload
     # (`QuitLimits.blocked_after`, `lost_after`).
     lasting: bool = True
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it says that it is not known whether the pod is in its mesh."""
+        """Whether the finding only says that the pod's membership in its mesh is unknown."""
         return not self.state and self.code == str(Code.MESH_UNKNOWN)

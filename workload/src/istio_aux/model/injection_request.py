@@ -86,7 +86,7 @@ class InjectionRequest(Struct, frozen=True):
         """Yield why our admission does not add the label that asks for a sidecar.
 
         A pod that has the label or the annotation keeps it, whatever the value. The label overrides
-        the annotation, so ``despite_annotation`` it is added only where an admin wants that.
+        the annotation, so it is added beside one only ``despite_annotation``: an admin wants that.
         """
         for key, texts in ((inject_label, self.labels), (inject_annotation, self._annotations())):
             if key.on(texts) and not (despite_annotation and key is inject_annotation):
@@ -136,7 +136,7 @@ class InjectionRequest(Struct, frozen=True):
 
 
 def ambient_by(pod: Source, namespace: Mapping[str, str] = {}) -> str:
-    """The label by which a pod, or its namespace, is one of an ambient mesh; empty if none is.
+    """The label, on a pod or its namespace, that puts the pod into an ambient mesh; or empty.
 
     The label of the pod decides before that of its namespace. Injection wins: Istio's injector does
     not look at that label (istio inject.go injectRequired), and its CNI leaves a pod with a sidecar

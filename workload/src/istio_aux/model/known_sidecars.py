@@ -35,8 +35,8 @@ class Known(NamedTuple):
 _QUIT = "/quitquitquit"
 _FLAG = "its flag --quitquitquit"
 # The patterns take linear time, and `sidecars.is_off` bounds the text that they read.
-# Only in Google's image: others may have their own entrypoint. The switch is off unless a flag, a
-# variable or a file turns it on (cmd/root.go loadConfig). A reference may be any flag.
+# Matches only Google's image: others may have their own entrypoint. The switch is off unless a
+# flag, a variable or a file turns it on (cmd/root.go loadConfig). $(NAME) may be any flag.
 _GOOGLES = r"(?m)\A\S*/{0}-connectors/{1}(?::[^\s/]*)?\n(?:(?:\S*/)?{1})?$"
 _GOOGLES_ON = re.compile(r"(?im)quitquitquit(?!=(?:0|f|false)$)|config[-_]file|^[^=\n]*\$\(")
 # The only argument that vault-k8s writes with VAULT_CONFIG (container_sidecar.go).

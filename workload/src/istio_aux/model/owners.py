@@ -24,8 +24,8 @@ _SERVICES = {
     "apps": ("DaemonSet", "ReplicaSet", "StatefulSet"),
 }
 
-# Characters of a controller's UID, of which the API server's have 36, and of its UID, apiVersion,
-# kind and name together: a name has 253 at most.
+# Characters of the longest UID of a controller (the API server's have 36), and of the longest UID,
+# apiVersion, kind and name together (a name has 253 at most).
 LONGEST_UID = 64
 LONGEST = 400
 
@@ -93,7 +93,7 @@ class PodController(msgspec.Struct, frozen=True):
 
 
 def controls(owner: OwnerReference | None, name: str) -> PodController:
-    """Read what ``owner`` is, which controls a pod of this name."""
+    """Read ``owner``, the controller of a pod of this name."""
     if owner is None:
         return PodController()
     api = group(owner)

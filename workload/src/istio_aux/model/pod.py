@@ -391,7 +391,7 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
     def states(self) -> Mapping[str, ContainerState]:
         """The state of each container by its name, regular and init, if the kubelet reports one.
 
-        Nothing is known of a container with several statuses that contradict each other.
+        A container whose statuses contradict each other is left out.
         """
         states: dict[str, ContainerState | None] = {}
         for status in self.statuses():
@@ -401,7 +401,7 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
 
     @cached_property
     def exits(self) -> Mapping[str, Terminated]:
-        """How each container exited that is terminated, by its name."""
+        """How each terminated container exited, by its name."""
         return {name: at.terminated for name, at in self.states.items() if at.terminated}
 
 

@@ -65,7 +65,7 @@ class StartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limits: tuple[Limit, ...] | None = ()  # The limits of the pod's namespace; None: not known.
     proxy: Amounts | None = None  # What the injector's proxies need; None: Istio's usual amounts.
     pods: Selector = Selector()  # `pod-selector`: other pods are not changed.
-    inject: Selector | None = None  # `inject-selector`: pods to inject although they refuse.
+    inject: Selector | None = None  # `inject-selector`: injected although their annotation refuses.
 
     @property
     def counted(self) -> bool:
@@ -99,7 +99,7 @@ class QuitPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds in seconds, and in numbers at once."""
 
-    deadline: float = 10.0  # Timeout of one attempt. Twelve at once took 1.6 s each on a busy node.
+    deadline: float = 10.0  # Timeout of an attempt; twelve at once took 1.6 s each on a busy node.
     # Delay of the read after an attempt that seems to have worked: Istio <=1.25 drains for 5 s
     # first (mesh terminationDrainDuration), and the kubelet reports about 1 s late.
     confirm: float = 8.0
@@ -114,7 +114,7 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     # kubelet reports both ends about a second apart.
     lost_after: float = 2.0
     blocked_after: float = 60.0  # Delay of the report: most containers end a little apart.
-    held_after: float = 60.0  # The same for a payload that is held, and not being pulled.
+    held_after: float = 60.0  # The same for a payload that waits for its proxy, not its image.
     unstarted_after: float = 300.0  # The same for a payload that a sidecar keeps from starting.
 
 

@@ -116,9 +116,9 @@ def requests(pod: Pod) -> Requests | None:
 
     It is what the scheduler counts (k8s.io/component-helpers@0.36 resource.PodRequests): the sum of
     the containers and the native sidecars, or what an init container needs beside the native
-    sidecars before it, if that is more; instead, the pod's own requests of CPU and memory
-    (KEP-2837); and the overhead of its RuntimeClass. A resize that is in progress and the devices
-    of ResourceClaims are left out.
+    sidecars before it, if that is more. The pod's own requests of CPU and memory replace that
+    (KEP-2837), and the overhead of its RuntimeClass is added. A resize that is in progress and the
+    devices of ResourceClaims are left out.
     """
     try:
         together, start = _containers(pod, _read)
@@ -155,8 +155,8 @@ def totals(pod: Pod, proxy: Amounts, *, native: bool) -> Amounts:
 def size_of_proxy(pod: Pod, usual: Amounts | None) -> tuple[Amounts, bool]:
     """What the pod's proxy needs, and whether that is known: else it is Istio's default.
 
-    ``usual``: what proxies of its injector need, if that is known. An annotation of the pod comes
-    instead of all of it (istio injection-template.yaml resources).
+    ``usual``: what proxies of its injector need, if that is known. Any size annotation of the pod
+    replaces all of that (istio injection-template.yaml resources).
     """
     own = {name: each for name, key in _SIZE.items() if (each := key.get(pod.metadata))}
     found = own or usual
@@ -166,10 +166,10 @@ def size_of_proxy(pod: Pod, usual: Amounts | None) -> tuple[Amounts, bool]:
 def too_small(pod: Pod, *, native: bool, proxy: Amounts | None = None) -> str:
     """Say what a pod's own ``resources`` need so that it is not refused with its sidecar.
 
-    Empty: they are enough, there are none, or they cannot be read. All requests count together, and
-    each limit alone, but none of an init container (k8s@1.36 validatePodResourceConsistency). A
-    request that is not written is what the containers request before the sidecar is there, or the
-    limit (defaultPodRequests). ``proxy`` as in `size_of_proxy`.
+    Empty: they are enough, there are none, or they cannot be read. The API server compares the sum
+    of all requests, and each limit alone, without init containers (k8s@1.36
+    validatePodResourceConsistency). An absent request defaults to what the containers request
+    before injection, or to the limit (defaultPodRequests). ``proxy`` as in `size_of_proxy`.
     """
     if pod.names_proxy or not pod.spec.resources:
         return ""

@@ -1,4 +1,4 @@
-"""Payloads that end their proxy themselves: it shows in what their containers say."""
+"""Payloads that end their proxy themselves, as their commands and variables show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.
 
 
 def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
-    """Yield which container says that it ends the proxy, or that they say too much to judge."""
+    """Yield the container whose text ends the proxy, or that the text is too long to judge."""
     length = 0
     for container in (*pod.init_containers, *pod.containers):
         text = said(container)

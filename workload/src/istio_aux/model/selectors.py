@@ -88,7 +88,7 @@ class Selector(msgspec.Struct, frozen=True):
     def missing(self, labels: Mapping[str, str]) -> dict[str, str | None] | None:
         """The fewest labels to set, or to remove (None), so that an object is selected.
 
-        None if none are found, as there may be none.
+        None if there are none, or none were found.
         """
         found: dict[str, str | None] = {}
         # Sorted by operator, so a value of In replaces that of Exists.
@@ -100,7 +100,7 @@ class Selector(msgspec.Struct, frozen=True):
         return found if self.matches(with_labels(labels, found)) else None
 
     def sample(self) -> dict[str, str] | None:
-        """The fewest labels that are selected; None if none are found, as there may be none."""
+        """The fewest labels that are selected; None if there are none, or none were found."""
         found = self.missing({})
         return None if found is None else with_labels({}, found)
 

@@ -1,7 +1,7 @@
 """Sidecars other than Istio's proxy, which never end by themselves, and what is done about each.
 
-The option `sidecars` says that for all pods, and the annotation of that name for one: `combined`.
-What neither names is judged by `known_sidecars`, unless `OFF` is among them.
+The option `sidecars` has rules for all pods, the annotation of that name for one pod; `combined`
+merges them. For other containers `known_sidecars` has rules, which `OFF` switches off.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def known(container: Container) -> Known | None:
 def is_off(container: Container) -> bool:
     """Whether a container shows that its known program would not exit when it is told to.
 
-    False if something that is not read may turn that on: an object, a file, another image.
+    False if something that is not read may turn its switch on: an object, a file, another image.
     """
     row = known(container)
     if row is None or row.off is None or container.env_from:
@@ -136,10 +136,10 @@ def combined(
     *,
     stays: bool = False,
 ) -> dict[str, SidecarRule]:
-    """Return the rules for one pod, by container: its ``own`` counts for the names that it has.
+    """Return the rules for one pod, by container: its ``own`` rules override those of the option.
 
-    What is ``shipped`` counts for names that neither has, unless one is `OFF`. If ``stays``, no
-    container becomes native: one with that rule is told to exit, if ``shipped`` says how.
+    ``shipped`` rules count for all other names, unless a rule is `OFF`. If ``stays``, no container
+    becomes native: one with that rule is told to exit, if ``shipped`` says how.
     """
     rules = dict[str, SidecarRule]()
     given = (*option, *own)

@@ -90,8 +90,8 @@ NO_COMMAND = Command("")
 def command(words: LiteralString, *theirs: str | Sequence[str]) -> Command:
     """A command to paste: ``words``, with what others wrote for each ``{}``, quoted for a shell.
 
-    A list is so many words. None is made with a word that a program would read as an option, and
-    that may name another cluster, nor with one that is no text of one line.
+    A list is several words. No command is made if a word looks like an option, which may name
+    another cluster, or is not one printable line of at most `_WORD` characters.
     """
     given = [(each,) if isinstance(each, str) else each for each in theirs]
     for word in chain.from_iterable(given):

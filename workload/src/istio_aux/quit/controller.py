@@ -205,8 +205,8 @@ class QuitController:
     def _steer(self, state: PodState) -> None:
         """Start the task of a pod about which something is due, or wake it.
 
-        A report about a held pod is due late, and mostly never. Until then the pod has a timer
-        and no task, which takes three times as much memory: all pods may start at once.
+        Most pods end or start before a report about what keeps them is due. Until then the pod has
+        a timer: a task takes three times as much memory, and all pods may start at once.
         """
         self._record(state)
         if alarm := self._alarms.pop(state.key, None):

@@ -95,8 +95,8 @@ class PodFacts:
         """Seconds for which the hook of the proxy holds the payload; None: it holds nothing.
 
         The kubelet starts one container after another, and waits for the hook of each. Meanwhile it
-        reports nothing (k8s@1.36 kuberuntime_manager.go SyncPod), so a proxy that runs may be shown
-        as one that waits. So is a proxy that is ready, while the image of the payload is pulled.
+        reports nothing (k8s@1.36 kuberuntime_manager.go SyncPod), so a running proxy may be shown
+        as waiting. So may a ready one, while the image of the payload is pulled.
         """
         pod = self.pod
         if pod.status.phase != "Pending" or not pod.has_sidecar or pod.restart_policy == "Always":
@@ -202,7 +202,7 @@ class PodFacts:
 
     @cached_property
     def lacks(self) -> str:
-        """The switch that the next sidecar needs to be told to exit, if it shows that it is off."""
+        """Why the next sidecar cannot be told to exit: its switch is off; empty if it may be on."""
         off = (
             each.name for each in self.pod.containers if each.name == self.target and is_off(each)
         )
@@ -225,7 +225,7 @@ class PodFacts:
 
     @cached_property
     def exits(self) -> Mapping[str, Terminated]:
-        """How each container exited that is terminated, without init containers."""
+        """How each terminated container exited, without init containers."""
         return {
             c.name: self.pod.exits[c.name] for c in self.pod.containers if c.name in self.pod.exits
         }
@@ -259,8 +259,8 @@ class PodFacts:
     def held_since(self) -> datetime | None:
         """Since when the pod is being deleted, or is kept from starting or ending; None: unknown.
 
-        The kubelet deletes a pod with a grace period of 0 once it has finished, which moves the end
-        of that to the present (apiserver rest.BeforeDelete).
+        Once a pod has finished, the kubelet deletes it with a grace period of 0, which moves its
+        deletionTimestamp to the present (apiserver rest.BeforeDelete).
         """
         if gone_by := self.gone_by:
             with suppress(OverflowError):  # A grace period in a file may be any number.
@@ -279,6 +279,6 @@ class PodFacts:
 
     @property
     def requests(self) -> resources.Requests | None:
-        """Requests of a pod that has not begun, ended in part, or is being deleted; else None."""
+        """What the pod requests if it is Terminating, partly finished or not started; else None."""
         idle = self.partly_finished or self.initializing or self.gone_by or self.holding
         return resources.held(self.pod) if idle else None

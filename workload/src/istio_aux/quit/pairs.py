@@ -34,9 +34,8 @@ KATIB_MARK = "echo completed > "  # Ends the training container's command (katib
 def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
     """The training containers, and the collectors that wait for the proxy.
 
-    Only what Katib's webhook writes counts: other containers of these names are none of its
-    collectors. Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true
-    counts.
+    Only what Katib's webhook writes counts: another container may have the name of a collector.
+    Without `waitAllProcesses` in its configuration, Katib writes no ``-w``, and waits for all.
     """
     running = {name for name, state in pod.states.items() if state.running}
     if pod.spec.share_process_namespace is not True or PROXY not in running:
@@ -48,7 +47,7 @@ def _katib(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _gcsfuse(pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
-    """The payload, and the mounter, which ends after all containers that are no init containers."""
+    """The payload, and the mounter, which ends after all regular containers."""
     states = {each.name: pod.states.get(each.name, ContainerState()) for each in pod.containers}
     running = {name for name, state in states.items() if state.running}
     waits = ENDS_LAST & running if PROXY in running else frozenset[str]()

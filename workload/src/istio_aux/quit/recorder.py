@@ -24,7 +24,7 @@ from istio_aux.telemetry import Recorder, Telemetry
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 NO_WAY = "none"  # The way of a quit that ended before its first attempt.
 
-# Values of a label: devices, cores, bytes. All GPUs are one, because tenants name resources.
+# Values of the label `resource`. All kinds of GPU are one, because tenants name resources.
 RESOURCES = tuple(Requests().amounts)
 KEEPERS: tuple[str, ...] = (PROXY, "other")  # What keeps pods; tenants' names are left out.
 
@@ -76,7 +76,7 @@ class QuitRecorder(Recorder):
             resource=RESOURCES,
         )
         self.watched = telemetry.gauge("watched_pods", "Pods whose proxy may have to quit.")
-        self._troubles: dict[str, Gauge] = {  # Held pods, which are unstarted, too, count apart.
+        self._troubles: dict[str, Gauge] = {  # Held pods, though unstarted, count apart.
             "stuck": telemetry.gauge(
                 "stuck_pods", "Pods whose proxy runs on after several attempts."
             ),

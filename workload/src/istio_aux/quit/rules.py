@@ -29,13 +29,13 @@ from istio_aux.quit.facts import BEING_MADE, PodFacts
 from istio_aux.quit.pairs import PAIRS
 
 FINISHED = "every payload container is finished"
-# While a pod terminates, its status does not show that the payload has ended: the kubelet writes it
-# after the last container has (k8s@1.36 kubelet.go SyncTerminatingPod).
+# While a pod is Terminating, its status does not show that the payload has ended: the kubelet
+# writes that only after the last container has ended (k8s@1.36 kubelet.go SyncTerminatingPod).
 LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 NOT_BEGUN = "its payload has never started"
 ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
-# Beginnings of entries of `blocked_by` that are no containers, whose names have no space.
+# Prefixes of `blocked_by` entries that are not containers: names of containers have no space.
 ANNOTATION = "annotation "
 NODE = "node "
 FINALIZER = "finalizer "
@@ -60,8 +60,8 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
 
     ``stage``: ``unstarted`` if a container keeps the payload from starting; ``held`` if the hook of
     a hold does; ``ending`` if only native sidecars block; ``deleted`` if its node or finalizers
-    keep a pod that is being deleted. Each is usual for a moment, and counts once it lasts. ``code``
-    is the code of the finding then.
+    keep a pod that is being deleted. Each stage is usual for a moment; once it lasts, it is a
+    finding with this ``code``.
     """
 
     blocked_by: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     """Decide what to do about the proxy of a pod: the first rule that applies. Never raises.
 
     Without ``now`` every grace period counts as over. ``seen``: when the caller first saw that
-    every payload container was finished; None: the clock of the pod's node must do.
+    every payload container was finished; None: only the clock of the pod's node tells.
     """
     late = _not_restarted(facts, now)
     if not_begun := _unstarted(facts) or _held(facts):
@@ -185,7 +185,7 @@ def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     if decision.stage == "deleted":
         since = facts.gone_by
         least = TERMINATING_FOR
-    lasts = decision.stage != "held"  # Only the proxy itself shows why, when it is asked.
+    lasts = decision.stage != "held"  # Only a request to the proxy shows if it is ready.
     if now and since:
         lasts = now.wall - since.timestamp() >= least
     if decision.stage == "deleted" and now is None:  # A file may be from the grace period.
@@ -219,10 +219,10 @@ def _unstarted(facts: PodFacts) -> Wait | None:
 def _held(facts: PodFacts) -> Wait | Quit | None:
     """What to do about a pod whose payload is held by the hook of its proxy, if anything.
 
-    Nothing ends such a pod before its hook, no SIGTERM either: deletion, and the suspension, the
-    deadline and the end of its Job, which delete it (k8s@1.36 job_controller.go syncJob,
-    manageJob), wait for that (kubernetes#116032). Its proxy serves nobody yet, so it is told to
-    exit, which ends the hook. This is the only pod being deleted whose proxy is not left alone.
+    The kubelet sends no SIGTERM before the hook has ended (kubernetes#116032). So a deletion waits
+    for the hook, also one by a Job that is suspended, past its deadline or finished (k8s@1.36
+    job_controller.go syncJob, manageJob). No payload uses the proxy yet, so it is told to exit,
+    which ends the hook. In all other pods that are being deleted the proxy is left alone.
     """
     if facts.holding is None:
         return None
@@ -266,8 +266,8 @@ def performed(decision: Action, mode: QuitMode) -> tuple[str, str]:
 def ways_to(status_port: int) -> tuple[Way, ...]:
     """The ways that can work for an agent on this status port, in order.
 
-    Port 0: the status server is off, which leaves Envoy's admin. Only port-forward reaches ports
-    that the client does not accept.
+    Port 0: the status server is off, and only Envoy's admin port is left. The client in the
+    container accepts only `REQUEST_PORTS`; a port-forward reaches every port.
     """
     if status_port in REQUEST_PORTS:
         return (Way.EXEC, Way.PORT_FORWARD, Way.ENVOY)
@@ -313,7 +313,7 @@ def _deleted(facts: PodFacts) -> str:
 
 
 def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
-    """What keeps a pod with a proxy that is to end and is being deleted.
+    """What keeps a Terminating pod that has a proxy and is meant to end.
 
     The kubelet finishes once no container runs and no volume is mounted, and then sets the grace
     period to 0 (k8s@1.36 kubelet.go SyncTerminatedPod, status_manager.go canBeDeleted). After that
@@ -412,7 +412,7 @@ def _too_early(facts: PodFacts) -> str:
 
 
 def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
-    """The container because of which the payload has not started, and its state.
+    """The container that keeps the payload from starting, and its state.
 
     Istio's containers always count (istio#51883, istio#23457), and so do native sidecars
     (gcs-fuse-csi-driver#1619). An init container of the payload may work for hours, so it counts
@@ -432,7 +432,7 @@ def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
 
 
 def _not_restarted(facts: PodFacts, now: Moment | None) -> str:
-    """What to add to a reason if a payload container should run again, and does not for long."""
+    """Name payload containers that the kubelet should have started again long ago; or empty."""
     if now is None or facts.restarting is not None:
         return ""
     ends = ((name, facts.ended(name)) for name in facts.unfinished)
@@ -456,9 +456,10 @@ def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     """The containers that keep the pod from completing where the proxy does not, each with why.
 
     The kubelet ends a native proxy after all containers, and a classic one may have exited already.
-    Then a container that never ends holds the pod, even if it is ignored (katib#2614). After those
-    the kubelet ends the native sidecars, the last one first (kuberuntime_termination_order.go),
-    within the grace period of the pod, which may be an hour (istio#36534).
+    Then a regular container that never ends keeps the pod, even if it is ignored (katib#2614).
+    After the regular containers the kubelet ends the native sidecars, the last one first
+    (kuberuntime_termination_order.go), within the pod's grace period, which may be an hour
+    (istio#36534).
     """
     pod = facts.pod
     if facts.gone_by:
@@ -504,7 +505,7 @@ def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Mom
 def payload_end(facts: PodFacts, now: Moment) -> Moment | None:
     """When the payload ended by the node's clock, as a time by ours; None: unknown.
 
-    That clock may be wrong: the answer is not after ``now``, nor before the pod's creation.
+    The node's clock may be wrong: the result is between the pod's creation and ``now``.
     """
     if facts.payload_ended is None:
         return None

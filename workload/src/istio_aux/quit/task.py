@@ -208,7 +208,7 @@ class Task:
         return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
 
     def superseded(self, scope: QuitScope) -> End:
-        """Nothing is due any more when the pod was read."""
+        """The pod was read, and nothing is due any more."""
         if self.attempts and self.exit:
             return self.exit
         if self.due != "quit":
@@ -229,7 +229,7 @@ class Task:
     def asked(self, ready: bool | None, scope: QuitScope) -> Action:
         """A proxy that holds its payload was asked whether it is ready; None: it did not say.
 
-        The pod's status does not show it: the kubelet may pull an image, or have started others.
+        The pod's status may not show that: the kubelet pulls an image, or has started others.
         """
         decision = self.state.decision
         if not self.is_due(scope) and not self.state.settled:  # The decision has changed meanwhile.
@@ -254,9 +254,9 @@ class Task:
         reading: bool = True,
         pause: float = 0,
     ) -> Action:
-        """A request failed; ``counts``: because of the pod, not because of the API server.
+        """A request failed; ``counts`` if the reason is the pod, not the API server.
 
-        If nothing was sent, it was no attempt, and the same way is next.
+        A request that was not sent is no attempt, so the same way is tried next.
         """
         due = self.is_due(scope)
         if self.told and not due:
@@ -314,8 +314,8 @@ def exit_of(
 ) -> End | None:
     """The end of a task whose container has exited; None while its status does not show that.
 
-    The kubelet writes whole seconds: ``waited``, by our clock, may say more exactly how long it
-    took. It counts within the bounds of the kubelet's times, and these within the pod's age.
+    The kubelet writes whole seconds. ``waited`` is by our clock and more exact, so it is used as
+    far as the kubelet's times allow. They are used as far as the pod's age allows.
     """
     ended = facts.exits.get(container)
     if ended is None:

@@ -1,6 +1,6 @@
 """A pod as rules and rollout see it.
 
-Decisions use no other field of a pod, and no other is stored of one that may lack its sidecar.
+Decisions use only these fields, and of a pod that may lack its sidecar only these are stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Candidate(Struct, frozen=True):
     # When the pod got its network, in seconds since 1970; 0: it has no address.
     addressed: float = 0.0
     renewed: bool = (
-        False  # Whether the network may be its second, and `redirection` from the first.
+        False  # Whether its network may be the second, and `redirection` from the first.
     )
 
     @classmethod

@@ -47,7 +47,7 @@ from istio_aux.telemetry import Telemetry
 
 _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 
-# The only 500 that means that the pod was not evicted has this message, and no reason (k8s@1.36
+# Message of the only 500 that means that the pod was not evicted; it has no reason (k8s@1.36
 # eviction.go).
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
@@ -278,7 +278,7 @@ class RepairController:
     def _restore(self, owner: PodOwner) -> None:
         """Take over what an earlier leader left about the controller."""
         if self.store.owners.get(owner.key) is not owner:
-            return  # All its pods are gone; what was left is for the controller of the next ones.
+            return  # The store dropped it with its last pod; a new owner with its key takes this.
         for record in self._recalled.take(owner.key):
             owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), record)
             owner.announced = True
@@ -442,16 +442,16 @@ class RepairController:
             raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
 
     async def _ready_to_capture(self, node: str) -> None:
-        """Check that a pod in the place of one of this node could be captured there."""
+        """Check that Istio is ready to capture a replacement pod on this node."""
         with _needed("not known whether Istio can capture a new pod"):
             agents = await read_agents(self._client, node, self.store.selected)
         if lacking := [*not_ready(agents, node)]:
             raise NotRestartedError(f"not ready on node {node}: {listed(lacking)}")
 
     async def _compare(self, owner: PodOwner, labels: Mapping[str, str]) -> None:
-        """List the pods of a controller: raises an error unless the watch has shown the same.
+        """Raise an error unless the API server lists the pods of a controller that the watch shows.
 
-        A watch may be silent for a minute before that is noticed.
+        A dead watch may be noticed only after a minute.
         """
         selection = {
             **actions.NOT_TERMINAL,
@@ -497,7 +497,7 @@ class RepairController:
 
 @contextlib.contextmanager
 def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
-    """No pod is restarted if a request in the body fails; ``unknown`` says what is missing then."""
+    """Raise `NotRestartedError` if a request in the body fails; ``unknown`` begins its text."""
     try:
         yield
     except KubeError as error:

@@ -77,7 +77,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     last_retry: float = 300.0
     # How long a restart that did not help is remembered. Then one more is tried.
     memory: float = 86400.0
-    # The least that a new process remembers it, whatever the clocks of both processes show.
+    # How long at least a new process remembers it, whatever both processes' clocks show.
     least_memory: float = 3600.0
     settled: float = SETTLED  # Until an uncaptured pod counts as outside its mesh.
     restarts: int | None = None  # How many pods may be restarted at all; None: any number.
@@ -120,10 +120,10 @@ class Replacement(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """A pod that was made after a restart, and ``created`` then, has no sidecar either.
+    """A pod that was made after a restart has no sidecar either.
 
-    No pod is restarted ``until`` a time. ``created`` is in seconds since 1970. ``uid`` is empty if
-    an earlier leader noticed.
+    It was ``created`` that many seconds after 1970. No pod is restarted before ``until``. ``uid``
+    is empty if an earlier leader noticed.
     """
 
     reason: str
@@ -143,8 +143,8 @@ class Rollout(Struct, frozen=True):
     refusals: int = 0  # Refused evictions in a row.
     refusal: str = ""  # Why the last one was refused.
     retry_at: float = 0.0  # No eviction is tried before this time.
-    unreplaced: int = 0  # Evicted pods in a row in whose place no new one came.
-    # By the reason that is shown: since when another client restarts a pod.
+    unreplaced: int = 0  # Evictions in a row after which no new pod came.
+    # Since when another client restarts a pod, by the reason to show.
     held: Mapping[str, float] = {}
     empty: float | None = None  # Since when it has no pods.
 
@@ -238,7 +238,7 @@ def next_step(
 ) -> Step | None:
     """Say what is next for one controller, as if there were no others.
 
-    None: no pod of it is to be restarted, or it has had none for so long that it does not exist.
+    None: none of its pods is to be restarted, or it has had no pods for so long that it is gone.
     """
     gone = None
     if not pods:
@@ -443,7 +443,7 @@ def _await(
     late = replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
-        # A new pod that is there is waited for.
+        # If there is a new pod, it is awaited further.
         until = gone or (again if now.monotonic < again else None)
         return Stop(f"{awaited} after {limits.patience:g} s", until)
     return Defer(f"{awaited} yet", unconfirmed if now.monotonic < unconfirmed else late)

@@ -1,7 +1,7 @@
 """What to do about a pod that may be outside its mesh: the decision of the repair controller.
 
-A pod is in the mesh by its sidecar, or because Istio's CNI has captured it. Which of both it should
-have is an input (`injection`). When the pod's turn comes is decided in `rollout`.
+A pod is in the mesh by its sidecar, or because Istio's CNI has captured it. `injection` says which
+of both it should have, and `rollout` when its turn comes.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _reasons_to_skip(
 
 
 def _doubts(pod: Candidate) -> Iterator[str]:
-    """Yield why its author may have written the pod's marks: the injector writes both or none."""
+    """Yield why the pod's author may have written PROXY or INJECTED: the injector sets both."""
     if pod.too_much:
         yield (
             f"too much to judge: the pod has {pod.too_much} bytes of names and labels, not at most"

@@ -156,8 +156,8 @@ class PodOwner:
     reported: bool = False  # Whether the end of its restarts was reported.
     # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
     gone: dict[str, float] = field(default_factory=dict[str, float])
-    # Whether the Lease gets its restart. It must not before the pods were listed: the next leader
-    # would take a pod that this process has not seen for the result of a restart that never was.
+    # Whether its restart is written to the Lease: only after its pods were listed. Otherwise the
+    # next leader would take a pod that we have not seen for the result of a restart not made.
     announced: bool = True
 
     def __str__(self) -> str:

@@ -87,11 +87,11 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
 
 
 def _known(pod: Pod) -> Iterator[SidecarRule]:
-    """Yield rules for known sidecars that are native by default, as no pod is worse off by that.
+    """Yield rules for known sidecars that are native by default: no pod is worse off with them.
 
-    None if the pod has a way of its own to end them: `quit-after`, a script, a payload that asks
-    for their end (a native one would start again, which a Job counts), or Argo Workflows, which
-    signals them itself (3.6 signal.go). A sidecar with a postStart hook is left out, too: the hook
+    Nothing is yielded if the pod ends them itself: by `quit-after`, by a script, by a payload that
+    asks for their end (a native one would start again, which a Job counts), or by Argo Workflows,
+    which signals them (3.6 signal.go). A sidecar with a postStart hook is left out, too: the hook
     may wait for the payload.
     """
     if pod.restart_policy == "Always" or workflow_node.on(pod.metadata):

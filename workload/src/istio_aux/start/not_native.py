@@ -53,8 +53,8 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
 def certain(pod: Pod, how: StartPolicy) -> str:
     """Why a native proxy surely fails the pod, and a classic one costs nothing; empty otherwise.
 
-    The Job fails if the proxy restarts once in each pod. With a classic proxy the pod's own init
-    containers would start outside the mesh, and it runs on where istio-aux does not end it.
+    The Job fails if the proxy restarts once in each pod. A classic proxy costs something if the pod
+    has init containers, which start outside the mesh, or if istio-aux does not end the proxy.
     """
     if pod.restart_policy != "OnFailure" or how.job is None or not how.job.restarts:
         return ""
@@ -87,7 +87,7 @@ def own_init(pod: Pod) -> list[str]:
 def _raised(pod: Pod, how: StartPolicy) -> str:
     """Which amount is refused with a native sidecar, but not with a classic one; empty: none."""
     if not own_init(pod):
-        return ""  # Either kind of proxy needs as much then.
+        return ""  # Without them, both kinds of proxy need the same.
     try:
         own = resources.amounts(pod.spec.resources)
         proxy, _ = resources.size_of_proxy(pod, how.proxy)

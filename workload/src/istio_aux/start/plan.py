@@ -1,4 +1,4 @@
-"""What admission changes in a pod: its sidecar starts before its payload, and it asks for one.
+"""What admission changes in a new pod: it asks for a sidecar, which starts before the payload.
 
 `peers` says which of its ports the sidecar receives, `native_sidecars` which other containers
 become native sidecars.
@@ -48,8 +48,6 @@ HOLD_TIMEOUT = 300
 agent ends with 0, is not started again under Never and OnFailure, and the payload runs without
 network for good (istio pilot-agent app/wait.go, istio#45627). Until the hook ends, the kubelet does
 not end a pod that is deleted (kubernetes#116032): the quit controller has its proxy exit."""
-
-# What the injector adds beside the proxy (istio injection-template.yaml).
 
 FIRST = "/spec/containers/0"  # JSON Pointer to the first container.
 HOOK_COMMAND = f"{FIRST}/lifecycle/postStart/exec/command"
@@ -169,7 +167,7 @@ def plan(
 
 
 def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Iterator[Remark]:
-    """Yield what a sidecar costs the pod: its network while it ends, or its admission."""
+    """Yield warnings: the sidecar takes the pod's network while it ends, or makes it refused."""
     if not native and (lost := ending.cut_off(pod)):
         yield Remark(Code.CUT_OFF, lost)
     if small := resources.too_small(pod, native=native, proxy=how.proxy):
@@ -233,7 +231,7 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
 
 
 def effective_start(pod: Pod) -> str | None:
-    """Say which start order admission asked for, and why it has no effect, if so; None: none."""
+    """Return the start order that admission asked for, and why it has no effect if so; or None."""
     match start_order.get(pod.metadata):
         case None:
             return None
@@ -274,7 +272,7 @@ def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
 
 
 def _wait(pod: Pod) -> list[str]:
-    """The command of the hook. A proxy that the kubelet restarts may time out and try again."""
+    """The hook's command. Under restartPolicy Always, a proxy that times out is restarted."""
     if pod.restart_policy == "Always":
         return [*WAIT]
     return [*WAIT, f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"]
@@ -362,7 +360,7 @@ def _unasked(
         order = _hold(pod, merge, harm)
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(harm, 255)}
         return order._replace(writes={**classic, **order.writes})
-    # The author is not warned about what is only unknown.
+    # The author gets no warning about a Job or limits that were not read.
     known = msgspec.structs.replace(
         how,
         job=how.job or JobCounts(),

@@ -33,7 +33,7 @@ _HEAD = re.compile(
     rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1",'
     rb'"request":\{"uid":"([0-9a-f-]{36})"'
 )
-"""How the API server begins a review. Nothing else is read of one that cannot be decoded."""
+"""How the API server begins a review. If the rest cannot be decoded, only the uid is read."""
 
 
 class GroupVersionKind(Struct, frozen=True):

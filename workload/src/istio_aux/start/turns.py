@@ -54,7 +54,7 @@ class Turns:
         try:
             yield
         finally:
-            # No review takes longer; garbage may have been collected meanwhile.
+            # Capped: no review takes longer, but a garbage collection may have run.
             took = min(time.thread_time() - began, PAUSES * PROMPT)
             self._pauses = int(took / PROMPT)
             self.spend(peer.address, took, review=review)

@@ -91,7 +91,7 @@ class Certificate:
         context.set_alpn_protocols(["http/1.1"])
         certificate, key = self._files
         try:
-            # Without a password OpenSSL asks a terminal for that of an encrypted key.
+            # Without the argument, OpenSSL asks a terminal for the password of an encrypted key.
             context.load_cert_chain(certificate, key, password="")
         except OSError as error:  # ssl.SSLError is one.
             raise CertificateError(
@@ -252,7 +252,7 @@ class AdmissionWebhook:
         return web.Response(body=answer.body, content_type=JSON)
 
     def _know(self, address: str) -> None:
-        """Count ``address`` as an API server's for `KNOWN` seconds; later a client may have it."""
+        """Count ``address`` as an API server's for `KNOWN` seconds; it may go to another client."""
         if address not in self._known:
             _log.info("%s is an API server's", address, extra={"event": "api-server"})
             self._known.add(address)
