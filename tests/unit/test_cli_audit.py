@@ -242,7 +242,7 @@ def test_json_is_one_object_a_line() -> None:
     first, second = map(msgspec.json.decode, shown.splitlines())
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck", "code": "IA0101",
-        "owner": "", "created": None,
+        "owner": "", "created": None, "node": "",
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
         "reason": "every payload is finished", "configuration": "", "requests": None,
         "fix": "", "left_out": "", "free": "", "restart": "", "change": "", "policy": "",

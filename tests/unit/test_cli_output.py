@@ -37,7 +37,10 @@ async def test_audit_and_explain_have_the_formats_of_kubectl(ask: Ask) -> None:
         assert await said("audit", "-o", "name") == ["pod/a", "pod/b"]
         found = yaml.safe_load("\n".join(await said("audit", "-o", "yaml")))
         assert found["items"] == objects(await ask(api, "audit", "-o", "json"))
-        _, *wide = await said("audit", "-o", "wide", columns=None)
+        titles, *_ = await said("audit", columns=None)
+        assert "NODE" not in titles
+        titles, *wide = await said("audit", "-o", "wide", columns=None)
+        assert titles.split()[-2:] == ["NODE", "REASON"]
         assert [line.split()[1:4] for line in wide[:2]] == [
             ["pod/a", "1", "stuck"],
             ["pod/b", "1", "stuck"],
