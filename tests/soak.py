@@ -25,8 +25,8 @@ from istio_aux.kube.lease import Leadership
 from istio_aux.kube.watch import Watch
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
+from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 

@@ -32,9 +32,9 @@ from istio_aux.model.found import Found
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy
+from istio_aux.quit.attempt import PodState, QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak import MIB, Simulated, memory

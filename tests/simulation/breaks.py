@@ -19,8 +19,8 @@ from istio_aux.kube.lease import Lease
 from istio_aux.kube.watch import Watch
 from istio_aux.model import kubelet, owners
 from istio_aux.model.policy import QuitMode
+from istio_aux.quit.attempt import End, Task
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.task import End, Task
 from istio_aux.repair import rollout
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout

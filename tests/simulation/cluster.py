@@ -9,7 +9,7 @@ from istio_aux.kube.errors import ApiError
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.webhooks import Address
-from istio_aux.quit.state import QuitLimits
+from istio_aux.quit.attempt import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
 from msgspec import structs
 

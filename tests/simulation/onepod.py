@@ -20,21 +20,23 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult, How
-from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Quit
-from istio_aux.quit.state import PodState, QuitLimits, QuitScope
-from istio_aux.quit.task import (
+from istio_aux.quit.attempt import (
     Action,
     Ask,
     Delete,
     End,
     Look,
+    PodState,
+    QuitLimits,
     QuitOutcome,
+    QuitScope,
     Retry,
     Send,
     Sleep,
     Task,
 )
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Quit
 from msgspec import structs
 from unit.rules.pods import RUNNING, exited, job, waiting
 

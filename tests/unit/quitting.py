@@ -21,8 +21,8 @@ from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import Selector, parse_namespaces
 from istio_aux.model.webhooks import Namespace
+from istio_aux.quit.attempt import QuitLimits, QuitScope
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitLimits, QuitScope
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until

@@ -11,12 +11,11 @@ from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
+from istio_aux.quit import attempt as quit_task
 from istio_aux.quit import rules as quit_rules
-from istio_aux.quit import task as quit_task
+from istio_aux.quit.attempt import End, QuitOutcome, QuitScope, Task
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action
-from istio_aux.quit.state import QuitScope
-from istio_aux.quit.task import End, QuitOutcome, Task
 from simulation.exhaustive import LIVES, search
 from simulation.onepod import Life, report
 
@@ -114,11 +113,11 @@ DEFECTS = [
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "quit.task.Task.awake", believes_answers,
+        ENDS, "quit.attempt.Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        DELETED, "quit.task.Delete", deletes_any_version,
+        DELETED, "quit.attempt.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
     ),
 ]  # fmt: skip

@@ -16,9 +16,8 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
 from istio_aux.model.resources import Requests
+from istio_aux.quit.attempt import PodState, Task
 from istio_aux.quit.controller import KUBELET_KNOWN
-from istio_aux.quit.state import PodState
-from istio_aux.quit.task import Task
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits
 from unit.asynchronous import Late, descriptors, until

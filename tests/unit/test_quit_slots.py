@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.quit.state import QuitLimits
+from istio_aux.quit.attempt import QuitLimits
 from istio_aux.tasks import REMEMBERED, Slots
 from unit.asynchronous import VirtualLoop
 

@@ -31,9 +31,9 @@ from istio_aux.model.documents import Document, read, run_now
 from istio_aux.model.found import SERVED
 from istio_aux.model.names import LOCAL_SETTINGS
 from istio_aux.model.policy import QuitLimits
+from istio_aux.quit import attempt as tasks
 from istio_aux.quit import facts, rules
-from istio_aux.quit import task as tasks
-from istio_aux.quit.state import Due, PodState
+from istio_aux.quit.attempt import Due, PodState
 from istio_aux.settings import OPTIONS, read_published
 from istio_aux.wiring import Wiring
 from lab.nightly import NIGHT, NIGHTLY

@@ -18,8 +18,8 @@ from istio_aux.model.applications import PodOptions
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse_namespaces
+from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.telemetry import Telemetry

@@ -17,8 +17,8 @@ from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy, RacePolicy
 from istio_aux.model.sidecars import SHIPPED
+from istio_aux.quit.attempt import Send
 from istio_aux.quit.rules import Quit, Way
-from istio_aux.quit.task import Send
 from lab.options import configured, rendered_from
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide

@@ -24,10 +24,10 @@ from istio_aux.model.known_sidecars import KNOWN, Known
 from istio_aux.model.pod import Container, Pod
 from istio_aux.model.policy import Capability, QuitPolicy, StartMode, StartPolicy
 from istio_aux.model.sidecars import parse
+from istio_aux.quit.attempt import Send
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.pairs import GCSFUSE_FIX
 from istio_aux.quit.rules import FINISHED, Action, Quit, Wait, Way, ways_to
-from istio_aux.quit.task import Send
 from lab.sidecar_cases import Case, container, outcome
 from unit.rules.pods import RUNNING, State, exited, job, moment, waiting
 from unit.rules.starting import patched, planned

@@ -13,10 +13,21 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import AttemptResult
+from istio_aux.quit.attempt import (
+    Action,
+    End,
+    Look,
+    PodState,
+    QuitLimits,
+    QuitOutcome,
+    QuitScope,
+    Retry,
+    Send,
+    Sleep,
+    Task,
+)
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Way
-from istio_aux.quit.state import PodState, QuitLimits, QuitScope
-from istio_aux.quit.task import Action, End, Look, QuitOutcome, Retry, Send, Sleep, Task
 from unit.rules.pods import RUNNING, State, document, exited, moment
 
 NOW = moment(datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC))

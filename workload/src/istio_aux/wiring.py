@@ -32,8 +32,8 @@ from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.moment import Clock, TokenLife, token_life
 from istio_aux.model.pod import Metadata, Pod
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartPolicy
+from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.controller import QuitController
-from istio_aux.quit.state import QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import Sidecar

@@ -29,11 +29,10 @@ from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests, held
 from istio_aux.model.text import listed
+from istio_aux.quit.attempt import End, QuitOutcome, QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Ignore, Quit, Wait, decide_once
-from istio_aux.quit.state import QuitScope
-from istio_aux.quit.task import End, QuitOutcome
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import SETTLED, Restart

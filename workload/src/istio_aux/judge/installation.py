@@ -22,9 +22,9 @@ from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import NO_COMMAND, Command, command, commands
 from istio_aux.model.webhooks import Configuration
+from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action, decide_once, performed
-from istio_aux.quit.state import QuitScope
 from istio_aux.settings import DEFAULTS, Settings, SettingsError, read_published
 
 _published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTINGS)

@@ -1,6 +1,6 @@
 """Make the proxies of finished pods exit, and prove that they did.
 
 `facts` says what follows from a pod, `pairs` which containers wait for each other, and `rules`
-decides by that. `state` says what is due by the newest decision, and `task` which attempt is next.
-All five are pure. `controller` performs the attempts, and `recorder` reports them.
+decides by that. `attempt` says what is due by the newest decision, and which attempt is next. All
+four are pure. `controller` performs the attempts, and `recorder` reports them.
 """

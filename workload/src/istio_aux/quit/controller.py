@@ -38,11 +38,21 @@ from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import QuitMode
 from istio_aux.model.resources import Requests
 from istio_aux.model.sidecars import AttemptResult
+from istio_aux.quit.attempt import (
+    Action,
+    Ask,
+    Delete,
+    End,
+    PodState,
+    QuitScope,
+    Retry,
+    Send,
+    Sleep,
+    Task,
+)
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.recorder import KEEPERS, QuitRecorder
 from istio_aux.quit.rules import Quit, Way, loses_network
-from istio_aux.quit.state import PodState, QuitScope
-from istio_aux.quit.task import Action, Ask, Delete, End, Retry, Send, Sleep, Task
 from istio_aux.tasks import Slots, end_tasks
 from istio_aux.telemetry import Telemetry
 

@@ -15,9 +15,8 @@ from istio_aux.model.findings import Code
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
+from istio_aux.quit.attempt import STUCK_AFTER, End, PodState, QuitOutcome, Task
 from istio_aux.quit.rules import ANNOTATION, ENDED_EARLY, FINISHED, Way
-from istio_aux.quit.state import PodState
-from istio_aux.quit.task import STUCK_AFTER, End, QuitOutcome, Task
 from istio_aux.telemetry import Recorder, Telemetry
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.

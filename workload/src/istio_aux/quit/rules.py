@@ -2,7 +2,7 @@
 
 Sidecars that the policy has a rule for go before the proxy, one after another. `decide` is
 level-triggered: it looks at the pod as it is, so the event that caused the call does not matter.
-`state` says what follows from one decision after another.
+`attempt` says what follows from one decision after another.
 """
 
 from __future__ import annotations
