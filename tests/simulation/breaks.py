@@ -37,7 +37,7 @@ SEEDS = range(50)
 _NEVER = 1e9
 
 
-class Found(NamedTuple):
+class Noticed(NamedTuple):
     """The first seed that finds a break, and by which property; -1: none does."""
 
     name: str
@@ -45,15 +45,15 @@ class Found(NamedTuple):
     kind: str
 
 
-def find(name: str) -> Found:
+def find(name: str) -> Noticed:
     """Look for a seed that finds the break of this name."""
     known, needed, guards, apply = BREAKS[name]
     for seed in (known, *SEEDS):
         with apply():
             kinds = play(seed, only=needed, first=False).kinds & guards
         if kinds and (new := kinds - play(seed, only=needed, first=False).kinds):
-            return Found(name, seed, ", ".join(sorted(new)))
-    return Found(name, -1, "NOT FOUND")
+            return Noticed(name, seed, ", ".join(sorted(new)))
+    return Noticed(name, -1, "NOT FOUND")
 
 
 def main() -> int:

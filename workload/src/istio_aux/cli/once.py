@@ -16,6 +16,7 @@ from msgspec import structs
 from istio_aux.cli import cluster, report, workloads
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge.installation import Installation
+from istio_aux.judge.pods import state_of
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import now, system_clock
@@ -32,7 +33,7 @@ from istio_aux.model.text import listed
 from istio_aux.quit.attempt import End, QuitOutcome, QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import Ignore, Quit, Wait, decide_once
+from istio_aux.quit.rules import Ignore, Wait, decide_once
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import SETTLED, Restart
@@ -127,8 +128,9 @@ class _FreeRun:
         outcome: report.QuitResult = "kept"
         reason = pod.unschedulable or decision.reason
         requests = held(pod)
-        running = phase == "Running" or isinstance(decision, Quit)
-        due = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
+        stuck = state_of(pod, decision) == "stuck"
+        running = phase == "Running" or stuck
+        due = stuck or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:
             outcome, reason, requests = "ended", f"it had ended before: {phase}", Requests()
         elif due and running:
