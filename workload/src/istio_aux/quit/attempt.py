@@ -54,14 +54,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions, application_of
 from istio_aux.model.findings import Code
-from istio_aux.model.found import Found
+from istio_aux.model.found import Found, State
 from istio_aux.model.moment import Moment
 from istio_aux.model.names import quit_command
 from istio_aux.model.pod import PROXY, Key, interned, shared
@@ -250,40 +250,35 @@ class PodState:
         lasting = (begins is None or now.monotonic >= begins) and (
             decision.stage != "held" or self.unready
         )
-        found = Found(
-            **self.key._asdict(),
-            code=decision.code or "",
-            reason=self.reason(scope),
-            requests=self.requests,
-        )
         if decision.blocked_by and (lasting or decision.stage == "blocked"):
-            return msgspec.structs.replace(
-                found,
-                state="unstarted" if decision.stage in {"unstarted", "held"} else "blocked",
+            return self._found(
+                "unstarted" if decision.stage in {"unstarted", "held"} else "blocked",
+                self.reason(scope),
                 since=self.since,
                 by=decision.blocked_by,
                 fix=decision.fix,
                 lasting=lasting,
             )
         if isinstance(decision, rules.Report):
-            reason = f"{found.reason}; {failure}" if failure else found.reason
-            return msgspec.structs.replace(
-                found, state="lost", reason=reason, requests=None, lasting=lasting
-            )
-        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, rules.Quit):
-            return msgspec.structs.replace(found, state="would quit", code="")
-        if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
-            done = found.reason.startswith(rules.FINISHED)
-            reason = found.reason.removeprefix(rules.FINISHED) if done else f"; {found.reason}"
-            return msgspec.structs.replace(
-                found,
-                state="stuck",
-                reason=failure + reason,
-                since=self.since or (self.first_seen and self.first_seen.date),
-                attempts=task.attempts,
-                by=() if task.target == PROXY else (task.target,),
-            )
-        return None
+            reason = "; ".join(filter(None, (self.reason(scope), failure)))
+            return self._found("lost", reason, requests=None, lasting=lasting)
+        if scope.mode is QuitMode.DRY_RUN and isinstance(decision, Quit):
+            return self._found("would quit", self.reason(scope), code="")
+        if not (scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER):
+            return None
+        reason = self.reason(scope)
+        done = reason.startswith(rules.FINISHED)
+        return self._found(
+            "stuck",
+            failure + (reason.removeprefix(rules.FINISHED) if done else f"; {reason}"),
+            since=self.since or (self.first_seen and self.first_seen.date),
+            attempts=task.attempts,
+            by=() if task.target == PROXY else (task.target,),
+        )
+
+    def _found(self, state: State | Literal["would quit"], reason: str, **more: Any) -> Found:
+        fields = {"code": self.decision.code or "", "requests": self.requests, **more}
+        return Found(**self.key._asdict(), state=state, reason=reason, **fields)
 
 
 class QuitOutcome(StrEnum):
