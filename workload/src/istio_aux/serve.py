@@ -1,7 +1,7 @@
 """The process of ``serve``: start, run endless tasks, stop in the right order.
 
-The event loop is asyncio's own. A connection that the API server resets while it starts makes
-uvloop 0.23 with aiohttp 3.14 abort the process, and earlier versions refuse the descriptor forever
+The event loop is asyncio's own. If the API server resets a connection that is being opened, uvloop
+0.23 with aiohttp 3.14 aborts the process, and earlier versions refuse that file descriptor forever
 (MagicStack/uvloop#653): see ``test_client.py``.
 """
 
@@ -99,7 +99,7 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
     def callback_failed(_loop: object, context: dict[str, Any]) -> None:
         """Report an exception in a callback, or in a task whose result is not read."""
         error = context.get("exception")
-        if error is None or isinstance(error, OSError):  # A connection's own, such as a reset.
+        if error is None or isinstance(error, OSError):  # An error of one connection.
             loop.default_exception_handler(context)
         else:
             failed(str(context.get("message", "callback")), error)
@@ -148,7 +148,7 @@ def _signals() -> asyncio.Event:
 
 
 async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:
-    """Serve the status port; returns where, with the port that the system chose if it may."""
+    """Serve the status port; return its address, with the real port if the setting is 0."""
     runner = web.AppRunner(application, shutdown_timeout=IN_FLIGHT)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

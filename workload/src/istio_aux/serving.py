@@ -1,7 +1,7 @@
 """HTTP and HTTPS for both ports: asyncio accepts and does TLS, aiohttp parses and runs the handler.
 
-Neither bounds connections, slow requests, or what all clients send together. A new connection is
-never refused: when there are too many, another one is closed (docs/decisions/0005).
+Neither limits connections, slow requests, or the bytes of all clients together: this module does. A
+new connection is never refused; if there are too many, another is closed (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 4  # Connections accepted in one turn of the event loop.
-BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read.
+BUFFER = 32 << 10  # Bytes that aiohttp, and asyncio's TLS, buffer before they pause reading.
 CONNECTION = 64 << 10  # Bytes that a connection takes with TLS, HTTP and their buffers: 58 KiB.
-ADDRESSES = 1024  # Addresses that are remembered: those that were answered last.
+ADDRESSES = 1024  # Client addresses that are remembered: the last ones with a good answer.
 FEWER = 128  # After so many closed connections call malloc_trim, which takes 25 to 90 ms.
 
 
@@ -51,9 +51,9 @@ class Closed(StrEnum):
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The budget of all clients that were answered, and an equal one of all others."""
+    """One budget for the clients that got a good answer, and an equal one for all others."""
 
-    connections: int = 1024  # One for each `CONNECTION` of memory, a quarter of all descriptors.
+    connections: int = 1024  # At most a quarter of all descriptors, and memory / `CONNECTION`.
     memory: int = 64 << 20  # Bytes of requests. At most a 16th of this process's limit.
     handshake: float = 10.0  # From accept on, as the API server (apimachinery util/net/http.go).
     request: float = 10.0  # From first byte to last; also for a client to read its answer.
@@ -77,7 +77,7 @@ class Peer:
     address = ""
     held = 0  # Bytes of its request that have arrived, or of its last answer.
     answered = False
-    turn: asyncio.Future[None] | None = None  # Its request waits for this future, if for any.
+    turn: asyncio.Future[None] | None = None  # The future for which its request waits, if any.
 
 
 P = TypeVar("P", bound=Peer)
@@ -86,19 +86,20 @@ P = TypeVar("P", bound=Peer)
 class Connections(OrderedDict[P, None]):
     """The open connections of a port; the first one has waited longest.
 
-    An answered connection is closed only to make room for another answered one. The connection
-    closed is the one that has waited longest: first of an address with more than half of the room,
-    then of a stranger, then of an address that was answered lately, and last of an API server.
+    A connection counts as answered once it got a good answer. It is closed only to make room for
+    another answered one. The connection that has waited longest is closed: first one of an address
+    with more than half of the room, then of an address without a good answer, then of one with a
+    recent good answer, and last of an API server.
     """
 
     def __init__(self, most: int, memory: int, known: Container[str] = ()) -> None:
-        """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others.
+        """Allow ``most`` connections and ``memory`` bytes to the answered, as much to the others.
 
         ``known`` are addresses of API servers.
         """
         super().__init__()
         self._most, self._memory, self._known = most, memory, known
-        self._number, self._held = [0, 0], [0, 0]  # Use by the others, and by the answered.
+        self._number, self._held = [0, 0], [0, 0]  # Both are indexed by `Peer.answered`.
         self._lately = OrderedDict[str, None]()  # Addresses that were answered.
 
     def add(self, peer: P) -> None:
@@ -114,13 +115,13 @@ class Connections(OrderedDict[P, None]):
         self._held[peer.answered] -= peer.held
 
     def hold(self, peer: P, held: int) -> None:
-        """Count what it holds now."""
+        """Count the bytes that a connection holds now."""
         if peer in self:
             self._held[peer.answered] += held - peer.held
         peer.held = held
 
     def answer(self, peer: P) -> None:
-        """Move a connection that was answered to the budget of these, and remember its address."""
+        """Move a connection to the budget of answered clients, and remember its address."""
         self._lately[peer.address] = None
         self._lately.move_to_end(peer.address)
         if len(self._lately) > ADDRESSES:
@@ -166,7 +167,7 @@ class Connection(web.RequestHandler, Peer):
         self.wait("handshake")
 
     def wait(self, waits_for: str) -> None:
-        """Something begins that this field of `ServingLimits` bounds."""
+        """Begin a wait, whose timeout is the field ``waits_for`` of `ServingLimits`."""
         self.waits_for, self.since = waits_for, self._loop.time()
         if self in self.listener.connections:  # `connections` is in the order of the waits.
             self.listener.connections.move_to_end(self)
@@ -188,23 +189,23 @@ class Connection(web.RequestHandler, Peer):
         self.wait("idle")
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes arrived; aiohttp calls it with none, to parse what it has."""
+        """asyncio: bytes arrived. aiohttp calls this without bytes to parse those in its buffer."""
         if data and not self.why:  # Bytes after the last answer are dropped.
             if self.waits_for == "idle":
                 self.wait("request")
             self.listener.connections.hold(self, self.held + len(data))
             self.listener.make_room()
-        if self.waits_for != "linger":  # Perhaps since this turn: it holds too much.
+        if self.waits_for != "linger":  # `make_room` may just have closed it.
             super().data_received(data)
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)):
-            error.with_traceback(None)  # Its frames would keep it until the next full collection.
+            error.with_traceback(None)  # Its frames would keep the connection until a full GC.
             self.refused(400, one_line(f"no HTTP/1.1: {error.message}"))
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """aiohttp: the handler failed, if the client did not leave, or send no HTTP."""
+        """aiohttp: the request failed. Log that, unless the client left or sent no HTTP."""
         if not self.why:
             super().log_exception(*args, **kw)
-        kw["exc_info"].with_traceback(None)  # The request keeps it.
+        kw["exc_info"].with_traceback(None)  # The request would keep the exception's frames.
 
     def refused(self, status: int, text: str) -> None:
         """Count a request that is refused. Its answer is the last one."""
@@ -214,7 +215,7 @@ class Connection(web.RequestHandler, Peer):
 
     def finish(self, response: web.StreamResponse) -> web.StreamResponse:
         """Return the answer to a request, perhaps the last one."""
-        if not self._messages:  # Else the next request is there already: its client may never read.
+        if not self._messages:  # Else the next request stays counted: its client may never read.
             self.listener.connections.hold(self, response.content_length or 0)
         if response.status < HTTPStatus.BAD_REQUEST:
             self.listener.connections.answer(self)
@@ -254,13 +255,13 @@ class Connection(web.RequestHandler, Peer):
             self.wait("linger")
 
     def end(self, why: Closed) -> None:
-        """Close it now; a reason that it had before stays."""
+        """Close the connection now; an earlier reason stays."""
         self.why = self.why or why
         self._socket.abort()
         self.connection_lost(None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """asyncio: it is closed."""
+        """asyncio: the connection is closed."""
         if not self.why:
             self.why = Closed.HANDSHAKE if self.waits_for == "handshake" else Closed.PEER
             if isinstance(exc, ssl.SSLError):  # The client may not trust the certificate.
@@ -281,17 +282,17 @@ class Connection(web.RequestHandler, Peer):
 
 
 class _Tls(sslproto.SSLProtocol):
-    """asyncio's TLS with a smaller buffer; its `Connection` hears when TCP begins and ends."""
+    """asyncio's TLS with a smaller buffer; it tells `Connection` when TCP begins and ends."""
 
-    max_size = BUFFER  # asyncio allocates 256 KiB for each.
+    max_size = BUFFER  # By default asyncio allocates 256 KiB for each connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("Connection", self._app_protocol).accepted(cast("asyncio.Transport", transport))
-        if not transport.is_closing():  # This connection may have been closed for room.
+        if not transport.is_closing():  # `make_room` may have closed it.
             super().connection_made(cast("Any", transport))
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: bytes arrived. A step of a handshake costs as much as a review: it takes turns.
+        """asyncio: bytes arrived. A handshake step costs as much as a review, so it waits its turn.
 
         Reading is paused meanwhile, so that `_ssl_buffer` is not written again.
         """
@@ -312,7 +313,7 @@ class _Tls(sslproto.SSLProtocol):
         connection = cast("Connection", self._app_protocol)
         super().connection_lost(exc)
         connection.connection_lost(exc)
-        if exc:  # Its frames would keep all of it until the garbage collector runs.
+        if exc:  # Its frames would keep the connection until a garbage collection.
             exc.with_traceback(None)
 
 
@@ -353,7 +354,7 @@ class Listener:
         """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""
         self._server = await self.loop.create_server(self._new, host or None, port, backlog=ACCEPTS)
         for listening in self._server.sockets:
-            with listening.dup() as same:  # asyncio has one number for both.
+            with listening.dup() as same:  # asyncio takes one number for `BACKLOG` and `ACCEPTS`.
                 same.listen(BACKLOG)
         self._sweep()
         return self._server.sockets[0].getsockname()[:2]
@@ -376,7 +377,7 @@ class Listener:
     async def close(self, patience: float) -> None:
         """Accept no more, close idle connections, and after ``patience`` seconds all others."""
         self.draining = True
-        for _ in range(BACKLOG // ACCEPTS):  # The kernel would reset those that wait in it.
+        for _ in range(BACKLOG // ACCEPTS):  # The kernel would reset what waits in the backlog.
             await asyncio.sleep(0)
         for listening in self._server.sockets:
             self.loop.remove_reader(listening)
@@ -389,7 +390,7 @@ class Listener:
         for connection in [*self.connections]:
             connection.end(Closed.DRAIN)
         self._timer.cancel()
-        await asyncio.sleep(0.01)  # asyncio and aiohttp end them in later turns.
+        await asyncio.sleep(0.01)  # asyncio and aiohttp close them in later iterations.
 
     def make_room(self) -> None:
         """Close connections until there is room for the others."""
@@ -404,7 +405,7 @@ class Listener:
             connection.wait("request")
         try:
             response = await self._handler(request)
-        except web.HTTPException as error:  # aiohttp would keep it, and its frames the body.
+        except web.HTTPException as error:  # aiohttp would keep it, with the body in its frames.
             connection.refused(error.status, (error.text or "").strip())
             response = web.Response(status=error.status, body=error.body, headers=error.headers)
         except web.RequestPayloadError as error:  # Its body is no HTTP.

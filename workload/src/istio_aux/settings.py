@@ -48,7 +48,7 @@ class SettingsError(ValueError):
 
 
 UnknownKeys = StrEnum("UnknownKeys", ["REFUSE", "SKIP"])
-LogLevel = StrEnum("LogLevel", ["DEBUG", "INFO", "WARNING", "ERROR"])  # The least that is logged.
+LogLevel = StrEnum("LogLevel", ["DEBUG", "INFO", "WARNING", "ERROR"])  # The lowest that is logged.
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +81,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()  # The unknown keys that were left out.
 
     def start(self, capability: Capability) -> StartPolicy:
-        """How pods start where sidecars can be native, or cannot.
+        """The options for the start of pods, with the ``capability`` of the cluster.
 
-        ``pod_selector`` is left out: the webhook's own selectors apply it, and not to pods of
-        `applications`.
+        ``pod_selector`` is left out: the selectors of the webhook configuration apply it, except
+        to pods of `applications`.
         """
         return msgspec.structs.replace(
             self.start_policy,
@@ -129,14 +129,14 @@ def _parsed(
 
 
 def _chosen(text: str) -> selectors.Selector | None:
-    """A label selector that selects nothing, None, if it is empty."""
+    """Parse a label selector; an empty text gives None, which selects nothing."""
     return selectors.parse(text) if text.strip() else None
 
 
 def matching(
     pattern: str, expected: str, made: Callable[[re.Match[str]], T]
 ) -> Callable[[object], T]:
-    """A reader of texts that have this pattern; of others it says what is ``expected``."""
+    """Return a reader of texts with this ``pattern``; its error says what is ``expected``."""
     compiled = re.compile(pattern, re.DOTALL)
 
     def read(value: object) -> T:
@@ -312,7 +312,7 @@ def default(name: str) -> object:
 
 
 def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
-    """Read the settings file, strictly; what is ``required`` must be there.
+    """Read the settings file, strictly; the ``required`` options must be in it.
 
     Raises SettingsError: one line with the file, the option, the value and what is allowed.
     """
@@ -336,7 +336,7 @@ def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
 
 
 def read_published(text: str) -> tuple[Settings, Applications]:
-    """Read an annotation `SETTINGS` as `load` does: settings, and the applications of the file."""
+    """Read an annotation `SETTINGS` as strictly as `load`: settings and Juju applications."""
     where = f"annotation {SETTINGS}"
     try:
         document = _published.decode(text)
@@ -353,7 +353,7 @@ _published = msgspec.json.Decoder(dict[str, str | float])
 
 
 def _read(document: Mapping[Any, object], where: str, known: Collection[str]) -> Settings:
-    """The settings with the values of a document, which may have the ``known`` keys."""
+    """Return `DEFAULTS` with the values of a document, in which ``known`` keys are allowed."""
     settings = DEFAULTS
     skips = document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():

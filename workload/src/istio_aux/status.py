@@ -1,13 +1,14 @@
 """What others see of the process: the status port, and the notices that wake the charm.
 
-The port is plain HTTP: /livez, /readyz, /metrics, /status and /pods. Every client may ask
-as often as it likes. So what looks at all pods is kept for a while, and yields now and then.
+The port is plain HTTP: /livez, /readyz, /metrics, /status and /pods. Clients may send requests as
+often as they like. So an answer that needs all pods is cached, and its computation yields to other
+tasks.
 
-The charm is woken by a custom notice of Pebble when the status that it shows changes. Level, not
-edge: the status is compared with the last one that Pebble took. So no change is lost while Pebble
-is away, and a change that is reverted meanwhile wakes none. Each notice is a hook of a second or
-two, and a unit whose hooks never end runs no action and never settles. So there are `GAP` seconds
-between two, whatever happens in the cluster.
+A custom notice of Pebble wakes the charm when the status that the charm shows changes. The status
+is compared with the last one that Pebble accepted (level, not edge). So no change is lost while
+Pebble is away, and a change that is reverted meanwhile sends no notice. Each notice runs a hook for
+a second or two, and a unit whose hooks never end runs no action and never settles. So notices are
+at least `GAP` seconds apart.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def shown_by_charm(status: answers.ProcessStatus) -> tuple[object, ...]:
         status.unmeshed_unknown,
         status.applications,
         status.ambient_total,
-        # Their number changes all the time; the last one matters where no new one comes.
+        # Whether any pod has a sidecar, if new pods get none. The number itself changes too often.
         status.sidecars and status.sidecars.pods > 0 if status.absent or status.ambient else None,
         [(each.configuration, each.revision, each.state, each.why) for each in status.injectors],
         [(each.by, each.pods, each.requests, each.fix) for each in status.holders],
@@ -81,7 +82,7 @@ def page(
 ) -> answers.PodPage:
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
-    ``pods`` are all, in the order of `place`. ``holders`` are those of `found.HELD`.
+    ``pods`` are all pods, sorted by `place`. ``holders`` keep the pods whose state is in `HELD`.
     """
     namespace, _, name = after.partition("/")
     begin = bisect_right(pods, (namespace, name), key=place)
@@ -104,19 +105,19 @@ def page(
 
 
 def place(pod: Found) -> tuple[str, str]:
-    """Return where a pod stands in the pages: before pods with later namespaces or names."""
+    """Return the key by which pods are sorted in the pages: namespace and name."""
     return pod.namespace, pod.name
 
 
 class Kept(Generic[T]):
-    """Returns the result of ``work``, and does it rarely."""
+    """Caches the result of ``work``; the slower the work, the longer."""
 
     def __init__(self, work: Callable[[], Cooperative[T]]) -> None:
         self._work, self._until, self._turn = work, 0.0, asyncio.Lock()
         self._result: T | None = None
 
     async def __call__(self) -> T:
-        """Return a result that was kept, or that of work that is done now."""
+        """Return the cached result, or do the work now if that has expired."""
         clock = asyncio.get_running_loop().time
         async with self._turn:
             if self._result is None or clock() >= self._until:
@@ -132,7 +133,7 @@ def application(
     metrics: Callable[[], Cooperative[bytes]],
     pods: Callable[[], Cooperative[tuple[list[Found], bool]]],
 ) -> web.Application:
-    """Make the application of the status port of what `Wiring` returns."""
+    """Make the web application of the status port from methods of `Wiring`."""
 
     def list_pods() -> Cooperative[
         tuple[dict[tuple[str, ...], list[Found]], bool, list[answers.Holder]]
@@ -206,7 +207,7 @@ async def send_notices(
     poll: float = POLL,
     gap: float = GAP,
 ) -> None:
-    """Notify the Pebble on ``socket`` at once, and when what the charm shows changes, forever."""
+    """Notify the Pebble on ``socket`` now, and whenever the status that the charm shows changes."""
     connector = aiohttp.UnixConnector(str(socket), force_close=True)
     timeout = aiohttp.ClientTimeout(total=DEADLINE)
     backoff, clock = Backoff(*RETRY), asyncio.get_running_loop().time

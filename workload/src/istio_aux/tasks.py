@@ -43,7 +43,7 @@ class Slot:
         self._timer: asyncio.TimerHandle | None = None
 
     def give_back_after(self, seconds: float, charge: float) -> None:
-        """Give the slot back then, even if the attempt goes on; ``charge`` is what that costs."""
+        """Free the slot after ``seconds``, even if the attempt goes on; it costs ``charge``."""
         self._timer = self._timer or self._loop.call_later(seconds, self._give_back, charge)
 
     def end(self) -> None:
@@ -64,7 +64,7 @@ class Slots:
     def __init__(self, number: int, expected: float) -> None:
         self._free, self._expected = number, expected
         self._of_node, self._of_namespace = max(1, number // 2), max(1, number // 4)
-        # Attempts that wait, by namespace and node; the first one comes first.
+        # Waiting attempts by namespace and node, the oldest first.
         self._waiting: dict[str, dict[str, dict[asyncio.Future[None], None]]] = {}
         self._held = Counter[Place]()
         # The used slot time of a namespace or a place, and when it was charged last.
@@ -92,7 +92,7 @@ class Slots:
             slot.end()
 
     def give_back(self, place: Place, charge: float) -> None:
-        """A slot is free."""
+        """Free a slot of the place, which used it for ``charge`` seconds."""
         self._free += 1
         self._held -= Counter((place,))
         self._charge(place, charge - self._expected)

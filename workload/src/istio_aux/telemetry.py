@@ -41,7 +41,7 @@ WATCH_REASONS = (
 
 
 class Telemetry:
-    """The metrics of one process. What counts or shows something declares its own metrics."""
+    """The metrics of one process. Each component declares its own metrics."""
 
     def __init__(self) -> None:
         self._registry, self._made = CollectorRegistry(), dict[str, Any]()
@@ -58,9 +58,10 @@ class Telemetry:
         )
 
     def counter(self, name: str, meaning: str, **labels: Iterable[str]) -> Counter:
-        """Return the counter of this name, with a series for all ``labels`` at zero.
+        """Return the counter of this name, with a series at zero for all values of ``labels``.
 
-        Labels have few values: never names of objects. Alerts see a series rise that was there.
+        Labels have few values, never names of objects. An alert sees an increase only if the series
+        was there before.
         """
         return self._metric(Counter, name, meaning, labels)
 
@@ -99,14 +100,14 @@ class Telemetry:
 
 
 class Recorder:
-    """Sends to log and metrics, and Events while this process is ``leading``."""
+    """Writes log lines and metrics, and sends Events while this process is ``leading``."""
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         self._telemetry, self._events = telemetry, events
         self.leading = False
 
     def unhandled(self, about: object = None) -> None:
-        """An unhandled exception was caught; the task names what failed if ``about`` does not."""
+        """Log and count an unhandled exception, with ``about`` or else the name of the task."""
         task = asyncio.current_task()
         self._telemetry.internal_errors.inc()
         _log.exception(
@@ -185,7 +186,7 @@ class JsonLines(logging.Handler):
 
 
 class Bounded(logging.Filter):
-    """Passes `LINES` warnings a minute from each line of code that any client can make log.
+    """Passes `LINES` warnings a minute from each line of code that clients can trigger.
 
     ``suppressed`` of the next line says how many were dropped.
     """

@@ -32,14 +32,14 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 LEADING = 120.0
-"""Seconds of silence after which a watch counts as dead, and a leader lets a process lead whose
-watches are alive. Such a watch is silent for 90 s at most; a failed one is tried again after 30 s
+"""Seconds of silence after which a watch counts as dead, and a leader gives way to a process whose
+watches are alive. A live watch is silent for 90 s at most; a failed one is tried again after 30 s
 at most."""
 
 READY = 600.0
-"""Seconds of silence after which a watch makes the unit unready. A silent watch makes reviews use
-older facts, but without a ready unit no pod is held at all. So it is long: the restart of an API
-server must not make all units unready at once."""
+"""Seconds of silence after which a watch makes the unit unready. While a watch is silent, reviews
+use older facts, but without a ready unit no pod is held at all. So the limit is long: the restart
+of an API server must not make all units unready at once."""
 
 PATIENCE = 2 * DRY_RUN
 """Seconds after which a command goes on with what is known. A probe of an injector, and the reading

@@ -171,7 +171,7 @@ class Wiring:
             self.telemetry.gauge(name, meaning).set_function(value)
 
     def _watch_pods(self) -> asyncio.Event:
-        """Watch pods for the controllers that are on; the event is set when all are listed."""
+        """Watch pods for the enabled controllers; the event is set after the first full list."""
         quits = self._settings.quit is not QuitMode.DISABLED
         repairs = self._settings.repair_policy.race is not RacePolicy.NONE
         if not (quits or repairs):
@@ -187,7 +187,7 @@ class Wiring:
         ).synced
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Start, in the event loop; returns the endless tasks by name."""
+        """Return the endless tasks by name; call this in the event loop."""
         works = {
             **self._mesh_watch.work(),
             "events": self._events.run,
@@ -229,7 +229,7 @@ class Wiring:
                 held.append(pod)
         stuck, blocked, lost, unstarted = (listed[state] for state in _TROUBLES)
         holders = (yield from answers.group(held))[: answers.MOST]
-        # They are counted when the list is made: pods are decided on between two slices of this.
+        # Count right before the list is made: pods change whenever this computation yields.
         total, unknown = map(self._repair.store.count, (Sidecar.MISSING, Sidecar.UNKNOWN))
         unmeshed = yield from self._repair.unmeshed(answers.LONGEST)
         ready, missing = self.readiness()
@@ -346,7 +346,7 @@ class Wiring:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
 
     def _recall(self, text: str, lost: bool) -> bool:
-        """Take what the Lease says; False: it says nothing, and this process knows something."""
+        """Restore the checkpoint of the Lease; False: there is none, but this process has one."""
         if stored := read_checkpoint(text):
             self._repair.recall(stored.failed, stored.replaced, lost=lost)
             self._injectors.recall(stored.injectors)

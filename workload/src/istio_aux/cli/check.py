@@ -1,6 +1,7 @@
 """`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
 
-`judge.preflight` judges. `watches.MeshWatch` watches for a moment, as it does for `serve`.
+This module reads the cluster, and `judge.preflight` judges. Watches are those of `serve`
+(`watches.MeshWatch`), open for a moment.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse
 
 
 async def check(client: Client, request: workloads.ClusterRequest) -> int:
-    """Print what was found in time; return 0 if istio-aux works, or would.
+    """Print the results found in time; return 0 if istio-aux works, or would once it is installed.
 
     Raises:
         KubeError: the API server does not answer at all.
@@ -158,7 +159,7 @@ _READS = {
     "pods": "list pods",
     "lease": "get leases",
 }
-"""What each check reads that may fail, as a right."""
+"""The right that each check needs, which is shown if its read fails."""
 
 
 async def _tried(
@@ -174,7 +175,7 @@ async def _unready(
     client: Client,
     configurations: Mapping[str, Configuration],
 ) -> list[preflight.CheckResult]:
-    """Find the installations behind whose webhook no pod is ready."""
+    """Report the installations whose webhook Service has no ready pod."""
     results = list[preflight.CheckResult]()
     for name, configuration in sorted(configurations.items()):
         services = {
@@ -243,7 +244,7 @@ async def _ambient(client: Client) -> Iterable[preflight.CheckResult]:
 
 
 async def _rights_here(client: Client) -> Iterable[preflight.CheckResult]:
-    """What an account may do that may not read who looks after its namespace."""
+    """Say what an account may do in its namespace if it may not list webhook configurations."""
     here = client.namespace
     frees = [
         await actions.allowed(client, it._replace(namespace=here)) for it in rights.QUIT_RIGHTS
@@ -281,9 +282,9 @@ async def _pods(
     mesh: ControlPlanes,
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Iterable[preflight.CheckResult]:
-    """Say what would change about the pods that are there, and which Job-like ones are left out.
+    """Say what would change about existing pods, and which Job-like pods no installation covers.
 
-    And which of them, and of the pods to come, lose the network when they are ended by force.
+    Also count the existing and future pods that lose the network when they are ended by force.
     """
     now = system_clock()
     seen = 0
@@ -342,7 +343,7 @@ async def _cut_off(
     mesh: ControlPlanes,
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Counter[str]:
-    """Count the templates whose pods will lose the network, by workload, if they may be listed."""
+    """Count, by workload, the templates whose pods will lose the network; skip unreadable ones."""
     cut = Counter[str]()
     async for each in workloads.list_templates(client):
         if isinstance(each, str) or (where := each.pod.metadata.namespace) not in namespaces:
@@ -407,7 +408,7 @@ async def _moving(
 
 
 async def _limits(client: Client, unread: list[str]) -> Limits:
-    """Read what pods may request; why something is not known is added to ``unread``."""
+    """Read LimitRanges and ResourceQuotas; append to ``unread`` why some cannot be read."""
     limits = Limits()
     for name, kind in LIMITED.items():
         async for item in _all(client, actions.collection("v1", name), kind, unread):
@@ -416,7 +417,7 @@ async def _limits(client: Client, unread: list[str]) -> Limits:
 
 
 async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> AsyncGenerator[T]:
-    """List a collection; why it, or an object of it, is not known is added to ``unread``."""
+    """List a collection; append to ``unread`` why it, or an object of it, cannot be read."""
     try:
         async for page in actions.pages(client, path, kind, {}):
             unread += map(str, page.unreadable)
@@ -431,7 +432,7 @@ async def _admission(
     settings: Settings,
     selected: Mapping[str, Mapping[str, str]],
 ) -> list[preflight.CheckResult]:
-    """Create a pod by a dry run."""
+    """Create a pod by a server-side dry run, to see whether our webhook changes it."""
     if (labels := settings.pod_selector.sample()) is None:
         return [
             preflight.unknown(
@@ -440,7 +441,7 @@ async def _admission(
                 "set another pod-selector if there are none",
             )
         ]
-    # Our webhook changes such a pod whatever the options say.
+    # With this annotation our webhook changes the pod, whatever the options say.
     pod = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never")
     refusals = dict[str, str]()
     for namespace in sorted(selected)[:TRIED]:

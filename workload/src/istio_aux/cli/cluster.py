@@ -1,4 +1,4 @@
-"""What all commands about a cluster share; `audit` of it, and `explain` of its pods: read once."""
+"""`audit` and `explain`, which read a live cluster once, and helpers of the other commands."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ from istio_aux.repair.rules import ReportUnmeshed
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
-LATELY = 900.0  # Seconds: a controller tries again each minute, client-go tells it each five.
-ASKED = 100  # Pods that `audit` asks whether an ambient mesh has them, or why they are held.
+# Seconds for which an Event about refused pods counts. Controllers try again every minute, and
+# client-go reports that every five minutes.
+LATELY = 900.0
+ASKED = 100  # Pods at most that are probed for capture by ambient, and as many for a ready proxy.
 HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 
 
@@ -58,9 +60,10 @@ def run(
     *,
     patient: bool,
 ) -> int:
-    """Answer a request with a client of its cluster; return the exit status, or that of a failure.
+    """Answer a request with a client of its cluster; return the exit status.
 
-    Credentials are found as kubectl does. For ``patient`` see `Client`.
+    Credentials are found as kubectl finds them. An error is a line on stderr. For ``patient`` see
+    `Client`.
     """
     server = ""
     config = request.config or Installation()
@@ -93,8 +96,8 @@ async def explain(
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, its `Judgement`, and the facts of `report.explain`. What has no pods,
-    and what cannot be read, is one line on stderr.
+    ``show`` gets each pod, its `Judgement`, and the keyword arguments of `report.explain`. A target
+    without pods, and a pod that cannot be read, is a line on stderr.
     """
     known = dict[str, Labels | None]()
     jobs = dict[str, str]()
@@ -161,7 +164,7 @@ async def explain(
 
 
 async def _held(client: Client, ours: Installation) -> str:
-    """What finished pods hold of the GPUs; empty if they hold none, or may not be listed."""
+    """Say how many GPUs finished pods hold; empty if none, or if pods may not be listed."""
     held = pods = 0
     now = system_clock()
     with suppress(KubeError):
@@ -175,7 +178,7 @@ async def _held(client: Client, ours: Installation) -> str:
 
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
-    """The Jobs that count exit codes of native sidecars, by UID; none if they cannot be read."""
+    """Jobs whose podFailurePolicy counts exit codes of native sidecars, by UID, if readable."""
     with suppress(KubeError):
         return {
             job.metadata.uid: str(job.metadata.key)
@@ -221,7 +224,7 @@ def unknowns(
 ) -> list[str]:
     """The unknown settings, a line each, without those that an answer has already ``said``.
 
-    ``gaps`` are the reasons why labels of namespaces are not known, which show who selects them.
+    ``gaps`` say why labels of namespaces are not known. An installation selects by these labels.
     """
     lines = list[str]()
     if found.gap not in {"", *said}:
@@ -268,10 +271,10 @@ def show_audit(pods: report.Audit, request: workloads.ClusterRequest, now: datet
 
 
 async def audit_pods(client: Client, request: workloads.ClusterRequest) -> report.Audit:
-    """Read the pods that are not finished, or failed lately, and judge each of them as of now.
+    """Read the pods that have not finished, or failed lately, and judge each of them as of now.
 
-    What is not known is in its ``notes``. A refusal of what only unmeshed pods need is part of
-    that, and no `KubeError`.
+    The result's ``notes`` say what is not known. A refused read that only the search for unmeshed
+    pods needs is a note, too, and no `KubeError`.
     """
     now = system_clock()
     owners = set[str]()
@@ -333,10 +336,10 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
 
 
 class _Holds:
-    """Pods that are held for long, as far as their status shows: their proxies are asked.
+    """Asks the proxies of pods that, by their status, are held for long whether they are ready.
 
-    The image of the payload may be on its way instead. Only a proxy that says that it is not ready
-    makes a finding.
+    The kubelet may be pulling the payload's image instead. So only a proxy that says that it is not
+    ready makes a finding.
     """
 
     def __init__(self, client: Client) -> None:
@@ -345,7 +348,7 @@ class _Holds:
         self._istiod: str | None = None
 
     async def judge(self, judged: Judgement) -> Judgement:
-        """Judge a pod again by what its proxy says, if it is held and not too many were asked."""
+        """Add what its proxy says to the judgement of a held pod; ask at most `ASKED` proxies."""
         decision = judged.decision
         ready = None
         if decision.stage != "held" or not decision.blocked_by:
@@ -365,7 +368,7 @@ class _Holds:
 
 
 async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
-    """Add what the kubelet says of a hold that gave up, if the caller may list Events."""
+    """Add the kubelet's Event about a hold that gave up, if the account may list Events."""
     pod = judged.facts.pod.metadata
     if not (isinstance(judged.decision, Report) and judged.facts.never_met):
         return judged
@@ -377,7 +380,7 @@ async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
 
 
 async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
-    """Read the pod's kubelet, if its version matters and is not ``known``; or say why not."""
+    """Read the kubelet's version if it matters and is not ``known``; stderr has why that failed."""
     if not depends_on_kubelet(pod):
         return OBEYS
     node = pod.spec.node_name or ""
@@ -400,7 +403,7 @@ async def _namespaces(
     """The labels of the namespaces in scope, by name, and why some are unknown.
 
     Raises:
-        KubeError: they are not known, although they are to select.
+        KubeError: ``selectors`` are given, and the labels are not known.
     """
     right = f"get namespace {namespace}" if namespace else "list namespaces"
     found = dict[str, Labels]()

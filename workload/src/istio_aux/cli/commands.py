@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # It brings the client, which files do not need.
 
 _Run = Callable[[argparse.Namespace], int]
 
-FAULT = "a fault of istio-aux"  # Begins the one line about what no command has foreseen.
+FAULT = "a fault of istio-aux"  # Prefix of the line about an exception that no command expects.
 
 _WIDEST = 100  # Columns: longer lines are hard to read.
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(parser())
     args, unknown = parser().parse_known_args(argv)
-    if unknown:  # The parser of all commands would show its own usage.
+    if unknown:  # `parse_args` would show the usage of all commands, not of this one.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if "output" in args and "context" in args:
         args.output = args.output.reached_by(kubeconfig=args.kubeconfig, context=args.context)
@@ -164,7 +164,7 @@ def _ask(answer: Answer, args: argparse.Namespace, *, patient: bool = True) -> i
 
 
 def _request(args: argparse.Namespace) -> ClusterRequest:
-    """What a cluster, or a file in its place, is asked."""
+    """The request of a command about a cluster, or about files in its place."""
     from istio_aux.cli.workloads import ClusterRequest  # noqa: PLC0415 - as above
 
     fields = ClusterRequest.__struct_fields__
@@ -172,7 +172,7 @@ def _request(args: argparse.Namespace) -> ClusterRequest:
 
 
 class _Version(argparse.Action):
-    """Shows the version; to read it takes longer than `explain` does."""
+    """Shows the version, which is read only here: that takes longer than `explain`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - see above
@@ -182,12 +182,12 @@ class _Version(argparse.Action):
 
 
 def _program() -> str:
-    """How the user calls this program, which kubectl finds as its plugin, too."""
+    """The name by which the user calls this program, which may be a kubectl plugin."""
     return "kubectl istio-aux" if Path(sys.argv[0]).name == "kubectl-istio_aux" else "istio-aux"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line; what it returns has the command as ``run``."""
+    """The parser of the command line; in its result ``run`` is the function of the command."""
     layout = partial(
         argparse.RawDescriptionHelpFormatter,
         max_help_position=26,
@@ -221,7 +221,7 @@ def parser() -> argparse.ArgumentParser:
             given = _ARGUMENTS.get(each) or _option(each)
             added = command.add_argument(*flags, **{**given, **changes.get(each, {})})
             if each == "output" and not added.choices:
-                vars(added)["completer"] = _formats  # Of argcomplete.
+                vars(added)["completer"] = _formats  # argcomplete reads this.
     return root
 
 
@@ -386,7 +386,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 """Arguments of commands, beside the options of `serve`."""
 
-_CLUSTER = "config kubeconfig context as"  # How to reach it, and to judge.
+_CLUSTER = "config kubeconfig context as"  # How to reach a cluster, and whose settings count.
 _OF_PODS = "namespace all-namespaces"
 _JUDGED = f"namespace-selectors {_CLUSTER}"
 _GIVEN = {
@@ -438,4 +438,4 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
         {},
     ),
 }
-"""What each command runs, its arguments, and what is different about those."""
+"""The function of each command, its arguments, and how these differ from `_ARGUMENTS`."""

@@ -46,7 +46,7 @@ class _Kind(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _NoPodsError(Exception):
-    """A document whose kind has no pods, or none that are known."""
+    """The kind of a document has no pods, or is not known to have some."""
 
 
 _kind = msgspec.json.Decoder(_Kind)
@@ -61,8 +61,8 @@ def explain(
     """Explain each pod in ``files``, also those that workloads make; return the exit status.
 
     ``show`` gets each pod, its `Judgement`, and how it will ``start`` if it does not exist yet. A
-    file has no namespaces, which count as selected. Its newest time shows which containers the
-    kubelet forgot. It may be older than a grace period is long, so that each counts as over.
+    file does not show namespaces, so all count as selected. Its newest time decides only which
+    containers the kubelet forgot: the file may be old, so every grace period counts as over.
     """
     options, found = ours.settings, Installations((ours,))
     how = msgspec.structs.replace(
@@ -96,7 +96,7 @@ _TIME = re.compile(rb"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 @lru_cache(maxsize=1)
 def newest(body: bytes) -> Moment | None:
-    """The newest time of a file that is over; None if it has none."""
+    """The newest time in a file that is not in the future; None if there is none."""
     for text in sorted({*_TIME.findall(body)}, reverse=True):
         with suppress(ValueError):
             at = datetime.fromisoformat(text.decode())
@@ -106,7 +106,7 @@ def newest(body: bytes) -> Moment | None:
 
 
 def present() -> Moment:
-    """Now, where there is no event loop whose clock counts."""
+    """The present time, for commands that run no event loop."""
     now = datetime.now(UTC).timestamp()
     return Moment(now, now)
 
@@ -146,7 +146,7 @@ def _read(
     *,
     reviews: bool = False,
 ) -> tuple[tuple[str, str], dict[str, Any]]:
-    """Return API group and kind of a document whose pods are known, and what is in it."""
+    """Return (API group, kind) of a document that has pods, and its content."""
     group, kind, version = kind_of(document)
     key = group, kind
     if reviews and key == _REVIEW:
@@ -175,7 +175,7 @@ def _planned(
     kind: tuple[str, str],
     how: StartPolicy,
 ) -> Iterator[tuple[Pod, Plan, templates.PodTemplate]]:
-    """Plan the new pods of a manifest: of its templates, or the pod that it is."""
+    """Plan how the pods of a manifest start: those of its templates, or the pod itself."""
     for each in templates.read(manifest, *kind):
         pod = convert(each.pod)
         about: dict[str, Any] = manifest.get("metadata") or {}
@@ -197,7 +197,7 @@ def _apply(pod: Pod, plan: Plan, of: templates.PodTemplate, how: StartPolicy) ->
     if ops:
         metadata: dict[str, Any] = {**(template.get("metadata") or {})}
         template["metadata"] = metadata
-        for key in ("labels", "annotations"):  # Those of a workflow are not in its steps.
+        for key in ("labels", "annotations"):  # A step lacks those of its workflow.
             if only_metadata and any(op.path.startswith(f"/metadata/{key}/") for op in ops):
                 metadata[key] = metadata.get(key) or {}
     patch.apply(ops, template)
@@ -217,7 +217,7 @@ def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
 
 
 def answer_each(files: Iterable[str], answer: Answer) -> int:
-    """Answer all documents; one that cannot be used raises a ValueError."""
+    """Answer all documents; return the exit status. ``answer`` raises ValueError for a bad one."""
     status = 0
     for file in files:
         name = "stdin" if file == "-" else file

@@ -1,7 +1,7 @@
-"""`quit`, `restart-unmeshed`: a controller of `serve`, once, by the caller's rights.
+"""`quit` and `restart-unmeshed` run a controller of `serve` once, with the caller's rights.
 
-All rules of the controllers hold. `quit` reads and watches only pods, and only where they are asked
-for: rights in a single namespace are enough, whichever namespaces an installation selects.
+All rules of the controllers hold. `quit` reads and watches only pods, and only in the namespaces
+that the user asks for. So rights in one namespace are enough, whichever an installation selects.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _HELP = (
     "in new pods, the annotation istio-aux.io/sidecars: NAME=native"
 )
 DELETE_JOB = f"where the pod of a Job has no sidecar, {PodController('Job').again}"
-GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
-_POLL = 0.1  # Seconds between two questions for a right, or two looks at what is left to do.
-_END = 2.0  # Seconds that actions in flight have to end, and then Events to be sent.
+GRANTED = 5.0  # Seconds to wait for a right: RBAC takes effect a moment after a role changes.
+_POLL = 0.1  # Seconds between two checks of that right.
+_END = 2.0  # Seconds for actions in flight to end, and then as many for Events to be sent.
 
 
 async def free(client: Client, request: workloads.ClusterRequest) -> int:
     """Free the pods that hang now, or show which would be; return the exit status."""
     found = await cluster.find(client, request.config)
-    # As the installation treats pods, but that no pod is deleted.
+    # The installation's policy, except that no pod is deleted.
     run = _FreeRun(
         client,
         request,
@@ -85,7 +85,7 @@ async def free(client: Client, request: workloads.ClusterRequest) -> int:
 
 
 class _FreeRun:
-    """One run of the command. It is the handler of the watches of the pods that hang."""
+    """One run of `quit`, which is also the handler of its watches of pods."""
 
     def __init__(
         self, client: Client, request: workloads.ClusterRequest, policy: QuitPolicy
@@ -115,10 +115,10 @@ class _FreeRun:
         )
 
     def consider(self, pod: Pod, kubelet: Kubelet) -> None:
-        """Find out whether the pod hangs; of others, those count that are named or blocked.
+        """Decide whether to free the pod; list it if it hangs, is blocked, or the user named it.
 
-        Without its proxy, a pod that another container keeps is worse off. So that is done only
-        to pods that are named.
+        If another container keeps the pod after its proxy, the pod only loses the network. So
+        such a pod is freed only if the user named it.
         """
         self._looked_at += 1
         facts = PodFacts(pod, self._policy, kubelet)
@@ -153,7 +153,7 @@ class _FreeRun:
             )
 
     def apply(self, resource: Pod) -> None:
-        """The pod exists and looks like this."""
+        """Pass a pod that hangs to the controller: it was listed, or has changed."""
         if resource.metadata.key in self._hung:
             self._quit.apply(resource)
 
@@ -185,9 +185,9 @@ class _FreeRun:
         return cluster.FAILED if forbidden or left else 0
 
     async def _free(self, scope: set[str]) -> str:
-        """Tell the proxies of pods that hang to exit; return why they cannot be, or nothing."""
+        """Tell the proxies of pods that hang to exit; return why that is impossible, or nothing."""
         for namespace in {key.namespace for key in self._hung}:
-            self._labels[namespace] = {}  # Selected, whatever labels it has.
+            self._labels[namespace] = {}  # It counts as selected, whatever its labels are.
             self._quit.relabelled(namespace)
         for namespace in sorted(scope):
             self._watches.add(
@@ -203,7 +203,7 @@ class _FreeRun:
             await until(lambda: watches.refused or not watches.missing(), min(PATIENCE, patience))
             if missing := _missing(watches):
                 return missing
-            self._leadership.lead(True)  # Not before: no pod is told to exit and then not followed.
+            self._leadership.lead(True)  # Lead only now: each pod that is told to exit is watched.
             await until(lambda: not any(map(self._ends_yet, self._hung)), end - now())
             for key in self._hung:
                 self.verdicts[key] = self._outcome(key)
@@ -263,7 +263,7 @@ async def restart_unmeshed(client: Client, request: workloads.ClusterRequest) ->
     """Restart pods, or show which would be; return the exit status."""
     end = now() + request.patience
     async with aclosing(workloads.list_pods(client, request.namespace or "", {})) as pods:
-        await anext(pods, None)  # A watch goes on for long where the first list is refused.
+        await anext(pods, None)  # Fail early if pods may not be listed: a watch would retry.
     found = await cluster.find(client, request.config)
     if found.gap:
         raise workloads.UnanswerableError(f"{found.gap}: {DELETE_JOB}")
@@ -296,7 +296,7 @@ async def _may_not_restart(
 async def _restart(
     client: Client, ours: Installation, request: workloads.ClusterRequest, end: float
 ) -> str:
-    """Do it until ``end``, print the result; return why it is not done, or the empty text."""
+    """Restart pods until ``end`` and print the result; return why that failed, or nothing."""
     settings = ours.settings
     telemetry = Telemetry()
     done = dict[Key, Restart]()
@@ -371,7 +371,7 @@ def _restarts(
     done: Mapping[Key, Restart],
     request: workloads.ClusterRequest,
 ) -> Iterator[report.RestartVerdict]:
-    """The pods that were restarted, or the first ones that would be, and why the others not."""
+    """Yield the pods that were or would be restarted, and all others, each with the reason."""
     for key, action in done.items():
         yield report.RestartVerdict(key.namespace, key.name, "restarted", action.reason)
     candidates, dry_run = repair.candidates(), request.dry_run

@@ -1,4 +1,4 @@
-"""How answers are shown, as ``-o`` says, and what each command in them needs to be pasted."""
+"""Prints answers in the format of ``-o``, and completes the commands in them for pasting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMANDS = {"free", "restart", "change", "run"}  # Fields of objects that are t
 
 
 class Output(msgspec.Struct, frozen=True):
-    """How an answer is shown; ``flags`` are added to each command in it: it is for that cluster."""
+    """How an answer is shown; ``flags`` make each command in it reach the same cluster."""
 
     format: str = "text"
     flags: str = ""
@@ -32,19 +32,19 @@ class Output(msgspec.Struct, frozen=True):
 
     @classmethod
     def unnamed(cls, text: str) -> Output:
-        """The same, for an answer whose objects have no names."""
+        """Parse ``-o`` for a command whose results have no names."""
         if text == "name":
             raise ValueError("name: what this command shows has no names")
         return cls.read(text)
 
     def reached_by(self, **flags: object) -> Output:
-        """The same, with the flags that were given in each command."""
+        """Return a copy that adds to each command those of ``flags`` that the user gave."""
         given = [f" --{name} {shlex.quote(str(value))}" for name, value in flags.items() if value]
         return msgspec.structs.replace(self, flags="".join(given))
 
     @property
     def at_once(self) -> bool:
-        """Whether an object is shown when it is known, before the next one is."""
+        """Whether each object is shown before the next one is known."""
         return self.format in {"text", "json"}
 
     def show(
@@ -54,7 +54,7 @@ class Output(msgspec.Struct, frozen=True):
         facts: dict[str, Any],
         stream: TextIO,
     ) -> None:
-        """Print objects; ``text`` gets them, what ``stream`` leads to, and the ``facts``."""
+        """Print objects; ``text`` gets them, the `Terminal` of ``stream``, and the ``facts``."""
         match self.format:
             case "json":
                 shown = b"".join(
@@ -85,5 +85,5 @@ class Output(msgspec.Struct, frozen=True):
 
 
 def _alone(item: msgspec.Struct) -> msgspec.Struct:
-    """The object as if it had no owner: it gets a row of its own."""
+    """Return the object without its owner, so that it gets a row of its own."""
     return msgspec.structs.replace(item, owner="") if getattr(item, "owner", "") else item

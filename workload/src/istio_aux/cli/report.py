@@ -1,7 +1,7 @@
 """What the commands about a cluster report, as text and as JSON lines.
 
-The decisions are those of the controllers, as of now. A terminal gets colour, and text that wraps
-where its columns do. In a pipe or a file the text is plain, one line a thing.
+The rules of the controllers decide, as of now. In a terminal the text has colour and wraps within
+its column. In a pipe or a file it is plain, with a line for each object.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     containers: dict[str, ContainerVerdict]
     start: str | None = None
     end: str = ""  # What the pod loses, or has lost, at its end.
-    installation: str = ""  # Whose settings these are.
-    state: str = ""  # The word of `audit`.
-    code: str = ""  # Of that state.
-    codes: tuple[str, ...] = ()  # Of all findings: also of annotations, and of the end.
+    installation: str = ""  # The installation whose settings count.
+    state: str = ""  # The state that `audit` shows.
+    code: str = ""  # The code of the finding with that state.
+    codes: tuple[str, ...] = ()  # Codes of all findings, also about annotations and the end.
     ignored: tuple[str, ...] = ()
-    verdict: str = ""  # What the pod alone asks for, if the ``action`` is another one.
+    verdict: str = ""  # The action that the pod alone asks for, if ``action`` is another one.
     left_out: str = ""  # As in `Found`; likewise below.
     free: Command = NO_COMMAND
     restart: Command = NO_COMMAND
     change: Command = NO_COMMAND
-    policy: str = ""  # YAML for the spec of its next Job.
+    policy: str = ""  # A podFailurePolicy in YAML, for the pod's next Job.
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -68,11 +68,11 @@ class Audit(msgspec.Struct, frozen=True):
 
     findings: list[Found]
     pods: int
-    namespaces: int | None = None  # How many are selected; None without a selector.
-    unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
-    installations: Installations = Installations()  # Whose settings these are.
+    namespaces: int | None = None  # Number of selected namespaces; None without a selector.
+    unknown: int = 0  # Pods that cannot be read, or may hang, or may lack their sidecar.
+    installations: Installations = Installations()  # Those whose settings count.
     among: str = ""  # Where pods were looked for.
-    ignored: Sequence[str] = ()  # Of findings.
+    ignored: Sequence[str] = ()  # Codes of the findings that are left out.
     notes: tuple[str, ...] = ()  # What is not known, a line each.
 
     def holders(self) -> list[Holder]:
@@ -113,11 +113,11 @@ def explain(
     now: datetime | None = None,
     ignore: Collection[str] = (),
 ) -> Explanation:
-    """Explain one pod, which was judged; ``notes`` add to how it starts.
+    """Explain a pod that was judged; ``notes`` are more findings, shown with its start.
 
-    ``start`` says how a pod of a template starts, which does not exist yet, ``meshed`` whether the
-    pod is in its mesh, and ``held`` who holds what it waits for. Without ``now`` there are no ages.
-    Findings with codes to ``ignore`` are left out.
+    ``start`` says how the future pod of a template starts, ``meshed`` is the result of
+    `judge.pods.outside`, and ``held`` says who holds the GPUs for which the pod waits. Without
+    ``now`` there are no ages. Findings with codes to ``ignore`` are left out.
     """
     decision = judged.decision
     about = pod.metadata
@@ -178,9 +178,9 @@ def show(
     text: Callable[..., str],
     **facts: object,
 ) -> None:
-    """Print an answer: its items as ``output`` says, or as ``text``.
+    """Print the items of an answer in the format of ``output``.
 
-    ``text`` gets the items, what stdout leads to, and the ``facts``.
+    ``text`` makes text of the items, the `Terminal` of stdout and the ``facts``.
     """
     output.show([*items], text, facts, sys.stdout)
 
@@ -289,7 +289,7 @@ def check_text(
 ) -> str:
     """A table, group by group, what to do below each line, and a summary.
 
-    ``to`` is where the cluster goes, if that was asked; ``ignored`` says what was.
+    ``to`` is the value of `--to`, if given; ``ignored`` says which findings are left out.
     """
     rows = list[tuple[str | Cell, ...]]()
     order = [*preflight.CHECKS, *(each.check for each in results)]
@@ -366,7 +366,7 @@ def quits_text(
 
 
 class Row(NamedTuple):
-    """The pods of an owner, or one pod, whose ``word`` is the same for the same reason.
+    """The pods of an owner that have the same ``word`` and reason, or one pod without an owner.
 
     The word is the state of a `Found`, or the outcome of a `QuitVerdict`.
     """
@@ -379,7 +379,7 @@ class Row(NamedTuple):
 
     @property
     def since(self) -> datetime | None:
-        """Since when the first of the pods is like this."""
+        """Since when the first of the pods is in its state."""
         return earliest(pod.since for pod in self.pods)
 
     @property
@@ -389,7 +389,7 @@ class Row(NamedTuple):
 
 
 def by_owner(items: Iterable[Found | QuitVerdict], word: str) -> list[Row]:
-    """Group the pods of an owner whose ``word`` is the same for the same reason."""
+    """Group pods by owner, reason, and the field that ``word`` names."""
     groups = defaultdict[tuple[str, str, str, str], list[Found | QuitVerdict]](list)
     for each in items:
         owner = sentences.owner(each.owner, getattr(each, "created", None)) or f"pod/{each.name}"
@@ -468,7 +468,7 @@ def write(text: str) -> None:
 
 
 def write_json(line: bytes) -> None:
-    """Print a line of JSON, which is UTF-8 whatever the locale; a terminal obeys none of it."""
+    """Print a line of JSON in UTF-8, whatever the locale; control characters are escaped."""
     sys.stdout.buffer.write(printable_json(line) + b"\n")
 
 

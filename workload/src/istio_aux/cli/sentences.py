@@ -1,4 +1,4 @@
-"""What is so with a pod, in a sentence for the person whose pod it is, and the commands that help.
+"""Sentences for the author of a pod about its state, and the commands that help.
 
 A command is bare, and on a line of its own, so that it can be pasted.
 """
@@ -45,7 +45,7 @@ def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) 
 
 
 def owner(reference: str, created: datetime | None) -> str:
-    """The owner of a pod that was ``created`` then, as commands take it: a CronJob, not its Job."""
+    """The TYPE/NAME of a pod's owner: of the CronJob, if the Job's name and ``created`` fit one."""
     kind, _, name = reference.partition("/")
     if kind == "Job" and (cron := owners.cron_job(name, created)):
         kind, name = "CronJob", cron
@@ -53,7 +53,7 @@ def owner(reference: str, created: datetime | None) -> str:
 
 
 def outside(pod: Pod, meshed: RepairAction, reason: str) -> tuple[str, Command]:
-    """The ``reason``, or why a pod is, or may be, outside its mesh; and what restarts it, if so."""
+    """Why a pod is or may be outside its mesh, else ``reason``; and the command to restart it."""
     if isinstance(meshed, NotKnown):
         return f"{reason}; not known whether the pod is in its mesh: {meshed.reason}", NO_COMMAND
     if not isinstance(meshed, ReportUnmeshed):
@@ -66,7 +66,7 @@ def outside(pod: Pod, meshed: RepairAction, reason: str) -> tuple[str, Command]:
 
 
 def to_paste(text: Cell | str, run: Command, terminal: Terminal, indent: str = "") -> list[str]:
-    """The lines of a text, and below it its commands, one a line, which never wrap."""
+    """The lines of a text, then those of its commands, one each, which never wrap."""
     title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
     if run:
         title += ":"
@@ -91,7 +91,7 @@ def policy(text: str, terminal: Terminal) -> list[str]:
 
 
 def left_out(findings: Sequence[Found], terminal: Terminal) -> list[str]:
-    """Say of how many pods no installation looks after, by the reason, and what helps."""
+    """Say how many pods no installation looks after, by reason, and which commands help."""
     groups: dict[tuple[str, str, Command], list[Found]] = defaultdict(list)
     for each in findings:
         if each.left_out:

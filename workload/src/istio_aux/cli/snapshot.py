@@ -1,8 +1,8 @@
 """`audit -f`: the pods of files that `kubectl get` wrote, as of the newest time in them.
 
-Whether a namespace is selected, what an installation does and whether Istio injects follow from
-namespaces, MutatingWebhookConfigurations and Istio's ConfigMaps in the same files. What is not in
-them is not known.
+Namespaces, MutatingWebhookConfigurations and Istio's ConfigMaps in the same files show which
+namespaces are selected, what an installation does, and whether Istio injects. What the files lack
+is not known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
 
 
 class _Snapshot:
-    """What files have of a cluster. Of an object that is there twice, the last one counts."""
+    """The objects of a cluster in files. If an object is there twice, the last one counts."""
 
     def __init__(self) -> None:
         self.newest: Moment | None = None
@@ -180,7 +180,7 @@ class _Snapshot:
 
 
 def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | None) -> Judgement:
-    """Judge a pod; without ``labels`` of its namespace it is not known what is done about it."""
+    """Judge a pod; the action is unknown without the ``labels`` of its namespace."""
     judged = found.judge(
         pod,
         labels,
@@ -188,7 +188,7 @@ def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | 
         kubelet=Kubelet(None) if depends_on_kubelet(pod) else OBEYS,
     )
     decision = judged.decision
-    if decision.stage == "held":  # Only its proxy could say whether it is ready.
+    if decision.stage == "held":  # Only a request to the proxy shows if it is ready.
         judged = judged._replace(
             decision=msgspec.structs.replace(decision, blocked_by=(), code=None)
         )
@@ -202,9 +202,9 @@ def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | 
 
 
 def _unsure(judged: Judgement, later: Judgement) -> str:
-    """Why it is not known whether a pod hangs that does not hang as of the newest time.
+    """Say why a pod that does not hang as of the newest time may hang; empty if it does not.
 
-    ``later`` is what it would be if that lasted.
+    ``later`` is the judgement if the pod stays as it is.
     """
     pod = judged.facts.pod
     if not pod.status.phase:

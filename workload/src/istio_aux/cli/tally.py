@@ -26,7 +26,7 @@ class Tally:
 
     @property
     def said(self) -> Iterable[str]:
-        """What the findings say already of installations."""
+        """The reasons, already in the findings, why no installation looks after a pod."""
         return (each.left_out for each in self.findings)
 
     def unreadable(self, what: str) -> None:
@@ -34,11 +34,11 @@ class Tally:
         self._unreadable.append(f"cannot read pod {what}")
 
     def unsure(self, why: str) -> None:
-        """Count a pod of which it is not known whether it hangs."""
+        """Count a pod that may hang."""
         self._unsure[why] += 1
 
     def add(self, found: Iterable[Found]) -> None:
-        """Keep what `judge` found about a pod: what has a state, and whether its mesh is known."""
+        """Keep the findings of `judge` about a pod that have a state; count those in doubt."""
         for each in found:
             if each.state:
                 self.findings.append(each)
@@ -56,9 +56,9 @@ class Tally:
         remarks: Iterable[Remark] = (),
         notes: Sequence[str] = (),
     ) -> report.Audit:
-        """All that was found, but what is to ``ignore``.
+        """Return all findings, except those with codes to ``ignore``.
 
-        ``unread`` says what could not be read that would say whether pods lack their sidecar.
+        ``unread`` says which failed reads would have shown whether pods lack their sidecar.
         """
         ignored, remarks = {*ignore}, [*remarks]
         number = self._unknown.total() + len(self._unreadable)

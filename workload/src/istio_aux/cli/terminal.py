@@ -1,4 +1,4 @@
-"""What leads to a terminal: colours, tables as wide as it is, ages. A pipe gets the text alone."""
+"""Text for a terminal: colours, tables that fit its width, ages. A pipe gets plain text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from istio_aux.model.moment import in_utc
 from istio_aux.model.text import printable
 
 _GAP = "  "
-_NARROWEST = 40  # Columns: text that has fewer beside what is before it goes below that.
-_BELOW = 4  # Columns by which it is indented there.
-_LEAST = 20  # Columns that it takes even if the line is then too long.
+_NARROWEST = 40  # Columns: a last cell that has fewer is written below the other cells.
+_BELOW = 4  # Columns by which such a cell is indented.
+_LEAST = 20  # Columns that a last cell gets at least, even if the line is then too long.
 
 
 class Style(StrEnum):
@@ -45,7 +45,7 @@ COLOURS = {
 """How the words of actions, states, outcomes and results look."""
 
 _COLOURED = {"ROLE", "FINISHED", "STATE", "OUTCOME", "RESULT"}
-"""Columns with such words: names of objects may be the same."""
+"""The table columns whose words are coloured: in others a name may be the same word."""
 
 
 class Cell(NamedTuple):
@@ -60,7 +60,7 @@ class Terminal(NamedTuple):
 
     colour: bool = False
     width: int | None = None  # Columns; None for a pipe, a file, or a terminal that does not tell.
-    flags: str = ""  # Of each command that is to be pasted: it is for the same cluster.
+    flags: str = ""  # Added to each command to paste, so that it reaches the same cluster.
     wide: bool = False  # Whether columns that are for `-o wide` alone are shown.
 
     @classmethod
@@ -110,9 +110,9 @@ class Terminal(NamedTuple):
         return lines
 
     def beside(self, head: str, taken: int, text: Cell) -> list[str]:
-        """The lines of a text behind ``head``, which takes so many columns, or below it.
+        """The lines of a text behind ``head``, which takes ``taken`` columns, or below it.
 
-        Without a width, and without a text, it is one line.
+        It is one line if there is no width or no text, and for a command.
         """
         plain = printable(text.text)
         if (
@@ -145,7 +145,7 @@ def _cell(title: str | Cell, text: str | Cell) -> Cell:
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """A duration in the largest unit of which it has two, such as 119s, 47h or 2d."""
+    """The time since then, in the largest unit that gives 2 or more: 119s, 47h or 2d."""
     if since is None:
         return "unknown"
     seconds = max(0, (now - since) // timedelta(seconds=1))  # Clocks differ a little.

@@ -1,8 +1,8 @@
-"""From what a user names to pods: ``tfjob/mnist``, ``job/x``, ``pod``, a label selector.
+"""Finds the pods that a user names: ``tfjob/mnist``, ``job/x``, ``pod``, a label selector.
 
-A type is found as kubectl finds it, in what the API server serves. The pods of an object are those
-that lead to it by their ownerReferences, over any number of objects between them, such as CronJob,
-Job and pod. Rights in one namespace are enough.
+Types are found by API discovery, as in kubectl. The pods of an object are those whose
+ownerReferences lead to it, directly or through other objects, as from a pod through its Job to a
+CronJob. Rights in one namespace are enough.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ REFUSED = ("FailedCreate", "FailedCreatePod")
 FailedCreatePodReason), of the training-operator (control/pod_control.go)."""
 
 TELLING = ("HeldNotNative", "BackOff", "FailedPostStartHook")
-"""Reasons of Events about pods that say why they failed: of ours, and of the kubelet's."""
+"""Reasons of Events, ours and the kubelet's, that say why a pod failed."""
 
 LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a tenant may write one.
 
 MOST_KINDS = 32
-"""Kinds of owners that are listed at most to find the pods of an object: tenants write
+"""Limit of the kinds of owners that are listed to find the pods of an object, because tenants write
 ownerReferences."""
 
 
@@ -57,31 +57,31 @@ def place(namespace: str) -> str:
 
 
 class UnanswerableError(KubeError):
-    """There is no answer, and the text is the line that says why, and what to give instead."""
+    """There is no answer; the message says why, and what to give instead."""
 
 
 class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster is asked: arguments of commands by their names; a command reads its own."""
+    """The arguments of a command about a cluster, by their names; each command reads its own."""
 
-    config: Installation | None = None  # It counts instead of the settings that are found.
+    config: Installation | None = None  # Used instead of the settings in the cluster.
     kubeconfig: Path | None = None
     context: str | None = None
-    user: str | None = None  # Who asks, if not the account of the credentials.
+    user: str | None = None  # The user to impersonate, if any.
     output: Output = Output()
     targets: Sequence[str] = ()  # As `find` takes them.
     namespace: str | None = None
     all_namespaces: bool = False
-    selector: Selector = Selector()  # Of pods.
-    selectors: NamespaceSelectors | None = None  # Of namespaces; None: those of the settings.
+    selector: Selector = Selector()  # Selects pods.
+    selectors: NamespaceSelectors | None = None  # None: those of the settings.
     sidecars: tuple[SidecarRule, ...] | None = None  # None: those of the settings.
-    patience: float = 300.0  # Seconds until what is known or done is the answer.
+    patience: float = 300.0  # Seconds after which the answer is what is known by then.
     dry_run: bool = True
     limit: int = 10  # Pods that are restarted at most.
-    holders: bool = False  # Only what keeps the pods that do not complete.
-    report: Path | None = None  # Where `cli.page` goes.
-    pre: bool = False  # Before an install.
-    to: str = ""  # Where the cluster goes: see `judge.moving`.
-    ignore: Collection[str] = ()  # Codes of findings.
+    holders: bool = False  # Whether to show only what keeps pods.
+    report: Path | None = None  # The file for the HTML of `cli.page`.
+    pre: bool = False  # Whether istio-aux is still to be installed.
+    to: str = ""  # The target of a move: see `judge.moving`.
+    ignore: Collection[str] = ()  # Codes of findings to leave out.
 
     def among(self, looked_at: int | None, namespace: str = "") -> str:
         """Where pods were looked for, and how many there were, if it is known."""
@@ -120,7 +120,7 @@ class PodEvent(Struct, frozen=True):
 
 
 class RefusedPods(msgspec.Struct, frozen=True):
-    """Pods that the API server refused to a workload: its kind and name, when last, and why."""
+    """A workload whose pods the API server refused: kind and name, the last time, and why."""
 
     namespace: str
     owner: str  # Such as job/mnist.
@@ -132,9 +132,10 @@ class RefusedPods(msgspec.Struct, frozen=True):
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """Pods, or objects of a type; without a name all of them, in all namespaces if that is empty.
+    """A pod or another object, or all objects of its ``type`` if ``name`` is empty.
 
-    ``text`` is what the user wrote; without a type it is a problem with that.
+    An empty ``namespace`` means all namespaces. ``text`` is what the user wrote; without a ``type``
+    it says what is wrong with that.
     """
 
     text: str
@@ -144,7 +145,7 @@ class _Target(msgspec.Struct, frozen=True):
 
 
 _ALL = Selector()
-ANY: Mapping[str, str] = {}  # Fields of pods.
+ANY: Mapping[str, str] = {}  # A field selector that matches every pod.
 _POD = actions.ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 
 
@@ -155,16 +156,16 @@ async def find(
     *,
     told: list[str] | None = None,
 ) -> AsyncGenerator[Pod | str]:
-    """Yield the pods of each target, each pod once, and for a target without one a line with why.
+    """Yield each pod of the targets once, and for a target without pods a line that says why.
 
     A target is ``TYPE/NAME``, ``TYPE`` (then the targets behind the first are names), ``NAME`` of a
     pod, or ``NAMESPACE/NAME`` of a pod; a type is its plural, singular, short name or kind, and may
-    have ``.GROUP`` at its end. An object that the account may not read is found by its name in the
-    ownerReferences of pods. Without targets it is all pods. Without a namespace it is that of the
-    credentials. The labels of a pod that is not named itself match the selector. Finished pods are
-    yielded, too, unless ``fields`` of pods that are listed leave them out.
+    have ``.GROUP`` at its end. If the account may not read an object, its pods are found by the
+    name in their ownerReferences. The default target is all pods, the default namespace that of the
+    credentials. The label selector applies to all pods that are not named themselves. Finished pods
+    are yielded, too, unless the field selector ``fields`` excludes them from lists.
 
-    What is so with a Job that has pods, such as its failure, is added to ``told``.
+    A line about a Job that has pods, such as why it failed, is appended to ``told``.
 
     Raises:
         KubeError: the API server refuses the pods or does not answer.
@@ -198,11 +199,11 @@ async def list_pods(
     fields: Mapping[str, str],
     selector: Selector = _ALL,
 ) -> AsyncGenerator[Pod | Unreadable]:
-    """List pods, each once: a list that starts again shows pods twice.
+    """List pods, each once: a list that is restarted returns pods again.
 
     Raises:
-        UnanswerableError: the account may not list them, or there is no such namespace, of which
-            the API server lists no pods, too.
+        UnanswerableError: the account may not list them, or the namespace does not exist, for which
+            the API server returns an empty list.
     """
     path, seen = actions.collection("v1", "pods", namespace), set[Key]()
     try:
@@ -230,7 +231,7 @@ async def list_pods(
 async def _exists(client: Client, namespace: str) -> None:
     try:
         await client.get(f"{actions.NAMESPACES}/{namespace}")
-    except ApiError as error:  # It is not known if the account may not get it.
+    except ApiError as error:  # Other errors, such as 403, prove nothing.
         if error.code == 404:
             raise UnanswerableError(f"namespace {namespace} does not exist") from None
 
@@ -249,7 +250,7 @@ class FoundTemplate(NamedTuple):
 
 
 async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
-    """List the pod templates of workloads that no other object made, or say what is not known."""
+    """Yield pod templates of workloads without a controller, and a line for each failed read."""
     for kind in await actions.served_types(client):
         if (kind.group, kind.kind) not in templates.WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
             continue
@@ -281,10 +282,10 @@ async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
 
 
 class _Search(msgspec.Struct):
-    """Finds pods. ``why`` is why a target may have none.
+    """Finds the pods of targets. ``why`` has the reasons why the present target may have none.
 
-    Owners of owners are read when one of their kind is met, and each kind is listed once. So
-    references in a circle end.
+    A kind of owners is listed when its first object is met, and never again. So a cycle of
+    ownerReferences ends.
     """
 
     client: Client
@@ -292,12 +293,12 @@ class _Search(msgspec.Struct):
     fields: Mapping[str, str]
     types: Sequence[actions.ServedType]
     why: list[str] = []
-    job: str = ""  # What is so with the target, if it is a Job.
-    listed: dict[tuple[str, str], str] = {}  # Why a kind could not be, or the empty text.
-    owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of what is owned.
+    job: str = ""  # Why the target, if it is a Job, has failed or makes no pods.
+    listed: dict[tuple[str, str], str] = {}  # By kind: why it cannot be listed, or the empty text.
+    owners: dict[str, tuple[OwnerReference, ...]] = {}  # By the UID of the owned object.
 
     def targets(self) -> Iterator[_Target]:
-        """What the user wrote, read as kubectl does; without that all pods."""
+        """Parse what the user wrote as kubectl does; the default is all pods."""
         namespace = self.request.namespace or self.client.namespace
         first, *names = given = self.request.targets or ("pods",)
         kind, everywhere = None if "/" in first else self._type(first), self.request.all_namespaces
@@ -345,7 +346,7 @@ class _Search(msgspec.Struct):
         return list_pods(self.client, namespace, self.fields, self.request.selector)
 
     def _hint(self, target: _Target) -> str:
-        """What else ``LEFT/NAME`` may have meant; empty if it was no such thing."""
+        """A hint that a target ``NAMESPACE/NAME`` may have meant a type; else empty."""
         prefix, slash, _ = target.text.rpartition("/")
         if not slash or self._type(prefix):
             return ""
@@ -401,7 +402,7 @@ class _Search(msgspec.Struct):
         namespace: str,
         wanted: Callable[[OwnerReference], bool],
     ) -> bool:
-        """Whether an object that is ``wanted`` owns the pod, over any number of others."""
+        """Whether a ``wanted`` object owns the pod, directly or through other objects."""
         known, due = set[str](), [*(pod.metadata.owner_references or ())]
         while due:
             owner = due.pop()
@@ -435,7 +436,7 @@ class _Search(msgspec.Struct):
 
 
 def _of_job(body: bytes, kind: actions.ServedType) -> str:
-    """Why a Job has failed or makes no pods now; empty for other kinds, and what cannot be read."""
+    """Why a Job has failed or makes no pods now; empty for other kinds and unreadable Jobs."""
     api = owners.api_of(OwnerReference(api_version=kind.api, kind=kind.kind))
     if api is None and (kind.group, kind.kind) != ("batch", "CronJob"):
         return ""
@@ -444,11 +445,11 @@ def _of_job(body: bytes, kind: actions.ServedType) -> str:
     return ""
 
 
-_POD_OF_JOB = re.compile("(?:[0-9]{1,10}-)?[a-z0-9]{5}")  # Its name after that of the Job.
+_POD_OF_JOB = re.compile("(?:[0-9]{1,10}-)?[a-z0-9]{5}")  # A pod's name after its Job's.
 
 
 async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]:
-    """The last Event for each of `TELLING` about pods that a Job had, as their names show."""
+    """The last Event for each reason in `TELLING` about former pods of a Job, found by name."""
     begin, lines = f"{job}-", list[str]()
     for reason in TELLING:
         fields = f"involvedObject.kind=Pod,reason={reason}"
@@ -473,10 +474,10 @@ async def refused_pods(
     uid: str = "",
     reasons: Sequence[str] = REFUSED,
 ) -> Mapping[str, RefusedPods]:
-    """Read from Events whose pods were refused last, by UID; of one object, if ``uid`` is given.
+    """Read the last Event about refused pods of each workload, by UID; of one, if ``uid`` is given.
 
-    Other ``reasons`` are those of other Warnings about pods. It is empty where Events may not be
-    listed, and without a namespace it is of all namespaces.
+    Other ``reasons`` select other Warnings about pods. Without a namespace all are read. The result
+    is empty if Events may not be listed.
     """
     found = dict[str, RefusedPods]()
     one = f",involvedObject.uid={uid}" if uid else ""

@@ -1,4 +1,4 @@
-"""The judges of commands: what is so with pods, installations and clusters, as found data. Pure.
+"""Judges pods, installations and clusters for the commands, and returns findings as data. Pure.
 
 `installation` (which installation looks after a pod, and what it does about the pod), `pods` (what
 is wrong with a pod), `preflight` (what keeps istio-aux from working), `moving` (what breaks on the

@@ -1,7 +1,7 @@
 """The installations of istio-aux in a cluster, and what each of them does about a pod.
 
 An installation writes its settings into an annotation of its webhook configuration. So a command
-judges by them as `serve` does, by the rules that `serve` uses. Pure: `cluster` reads.
+judges pods by the settings and the rules of `serve`. Pure: `cli.cluster` reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Labels = Mapping[str, str]
 
 
 class LeftOut(NamedTuple):
-    """Why a pod is not looked after, empty if it is, and commands that change that, one a line."""
+    """Why a pod is not looked after (empty: it is), and commands to change that, one a line."""
 
     why: str = ""
     change: Command = NO_COMMAND
@@ -52,12 +52,12 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         return "/".join(self.settings.lease or ()) or self.source
 
     def policy(self, sidecars: tuple[SidecarRule, ...] | None) -> QuitPolicy:
-        """How it treats proxies; other ``sidecars`` count, if they are given."""
+        """How the installation treats proxies; ``sidecars``, if given, override its setting."""
         policy = self.settings.quit_policy
         return policy if sidecars is None else msgspec.structs.replace(policy, sidecars=sidecars)
 
     def left_out(self, pod: Pod, labels: Labels | None) -> LeftOut:
-        """Why it does nothing about a pod, whatever its containers do, and what changes that.
+        """Why the installation ignores a pod, whatever its containers do, and what changes that.
 
         A namespace whose labels are None counts as selected.
         """
@@ -83,7 +83,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     def _remedies(
         self, pod: Pod, labels: Labels | None, chosen: bool
     ) -> Iterator[tuple[str, Command]]:
-        """Who does what, and the command for it, if there is one."""
+        """Yield who must do what so that the pod is looked after, with the command, if any."""
         namespace, options = pod.metadata.namespace, self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
             lacks = options.namespaces.missing(labels)
@@ -115,7 +115,7 @@ class Judgement(NamedTuple):
 
     installation: Installation
     facts: PodFacts
-    decision: Action  # By the pod alone.
+    decision: Action  # The decision by the pod alone.
     action: str
     reason: str
     left_out: str = ""
@@ -123,7 +123,7 @@ class Judgement(NamedTuple):
 
 
 class Installations(msgspec.Struct, frozen=True):
-    """All of a cluster. ``gap`` says why they are not known; then a default one is assumed."""
+    """The installations of a cluster. ``gap``: why they are unknown; then a default one is used."""
 
     found: tuple[Installation, ...] = ()
     problems: tuple[str, ...] = ()  # Why the settings of others are not known, a line each.
@@ -145,9 +145,10 @@ class Installations(msgspec.Struct, frozen=True):
         return any(each.settings.namespace_selectors.matches(labels) for each in self.found)
 
     def shared(self, namespaces: Mapping[str, Labels]) -> dict[tuple[str, ...], list[str]]:
-        """The namespaces, by name with their labels, that several of them select, by whose names.
+        """The namespaces that several installations select, by the names of these installations.
 
-        Installations may share a namespace if each has a pod-selector of its own.
+        ``namespaces`` has labels by name. Installations may share a namespace if each has a
+        pod-selector of its own.
         """
         shared = dict[tuple[str, ...], list[str]]()
         for namespace, labels in sorted(namespaces.items()):
@@ -212,9 +213,9 @@ def installations(
     configurations: Iterable[Configuration],
     unreadable: Iterable[str] = (),
 ) -> Installations:
-    """The installations whose webhook configurations these are, by their names.
+    """Read the installations from their webhook configurations, sorted by name.
 
-    An ``unreadable`` configuration may be that of another one.
+    An ``unreadable`` configuration may be that of another installation.
     """
     found, problems = list[Installation](), list[str]()
     for each in sorted(configurations, key=lambda each: each.metadata.name):
@@ -242,7 +243,7 @@ def _label(
     missing: Mapping[str, str | None] | None,
     *names: str,
 ) -> Command:
-    """The command that gives an object the labels which a selector lacks, if any can."""
+    """The command that sets the ``missing`` labels of an object; empty if no labels would do."""
     if missing is None:
         return NO_COMMAND
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]

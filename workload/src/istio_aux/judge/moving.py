@@ -1,7 +1,7 @@
 """What breaks, or stays behind, when a cluster goes native or ambient, and what to do about it.
 
-The rules are those of admission (`start.not_native`), where Istio makes sidecars native unasked. A
-`Survey` groups what they find by namespace, and names the first objects of each group.
+The rules are those of admission (`start.not_native`) in a cluster where Istio makes sidecars native
+unasked. A `Survey` groups the results by namespace, and names the first objects of each group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from istio_aux.start.plan import before_injection, own_mode
 
 MOST = 100  # Namespaces that are shown.
 
-# Beginnings of the keys of annotations that do nothing without a sidecar.
+# Prefixes of annotation keys that have no effect without a sidecar.
 _FOR_SIDECARS = (
     "istio-aux.io/",
     "sidecar.istio.io/",
@@ -60,7 +60,7 @@ class _Port(Struct, frozen=True):
 
     @property
     def reached(self) -> bool:
-        """Whether it is, or may be, that of the ambient mesh."""
+        """Whether the rule allows `HBONE`; a named port is taken for another one."""
         if not isinstance(self.port, int):
             return self.port is None
         return self.port <= HBONE <= (self.end_port or self.port)
@@ -75,21 +75,21 @@ class _PolicySpec(Struct, frozen=True):
 
 
 class NetworkPolicy(Struct, frozen=True):
-    """The ports to which it lets others send."""
+    """A NetworkPolicy: only the ports of its ingress rules are read."""
 
     metadata: Metadata = Metadata()
     spec: _PolicySpec = _PolicySpec()
 
 
 class To(StrEnum):
-    """Where the cluster goes."""
+    """What the cluster moves to."""
 
     NATIVE = "native"
     AMBIENT = "ambient"
 
 
 class Obstacle(NamedTuple):
-    """What is so about objects of a namespace, and what to do."""
+    """A finding about objects of a namespace, and what to do."""
 
     code: Code
     what: str
@@ -199,7 +199,7 @@ _BOTH = Obstacle(
 
 
 class Survey:
-    """What was found so far, in namespaces with these labels."""
+    """Collects the obstacles in the namespaces of a cluster."""
 
     def __init__(
         self,
@@ -216,9 +216,9 @@ class Survey:
                 self._add(name, _BOTH, key)
 
     def see(self, pod: Pod, *, kept: bool) -> None:
-        """Take in a pod that is there; what comes after it is judged by a template, if it can be.
+        """Judge an existing pod. The next one is judged by the template of its workload, if known.
 
-        ``kept``: istio-aux looks after it, and keeps it classic where it must be.
+        ``kept``: whether istio-aux looks after the pod, and keeps it classic where it must be.
         """
         about, owner = pod.metadata, controller(pod.metadata)
         if pod.has_proxy or (self._to is To.AMBIENT and pod.has_native_proxy):
@@ -238,7 +238,7 @@ class Survey:
         kept: bool,
         job: JobCounts | None = None,
     ) -> None:
-        """Take in the next pod of a workload; ``job``: what that counts as a failure."""
+        """Judge the next pod of a workload; ``job`` is what its Job counts as a failure."""
         where = pod.metadata.namespace
         injection = InjectionRequest.of(pod, self._namespaces.get(where, {}))
         any_pod = InjectionRequest(namespace=where, namespace_labels=injection.namespace_labels)
@@ -250,7 +250,7 @@ class Survey:
                 self._add(where, found, name)
 
     def policy(self, policy: NetworkPolicy) -> None:
-        """Take in a NetworkPolicy; one that lets nothing in leaves that to others."""
+        """Judge a NetworkPolicy. One without ingress rules is fine: another may open the port."""
         about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
         meshed = self._mesh.expected(
             InjectionRequest(
@@ -308,7 +308,7 @@ def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
         yield _ENDING
     if injection.asks is not None:
         yield _ASKING if injection.asks else _REFUSING[To.AMBIENT]
-    # What admission has written is no request of its author.
+    # Annotations that our admission wrote are not the author's.
     keys = [] if start_order.on(pod.metadata) else matching_prefixes(pod.metadata, _FOR_SIDECARS)
     if keys:
         yield Obstacle(

@@ -1,6 +1,6 @@
-"""What is so with one pod: by the rules of quit and repair, and by how its mesh failed it.
+"""Finds what is wrong with one pod, by the rules of quit and repair, and how its mesh failed it.
 
-`audit`, `explain` and `check` show what is found here. `serve` shows what the same rules decide.
+`audit`, `explain` and `check` show these findings. `serve` shows what the same rules decide.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def judge(
     *,
     lately: Moment | None = None,
 ) -> tuple[Found, ...]:
-    """Return all that is so with a pod; at most one finding has a state, and is the first then.
+    """Return all findings about a pod. At most one has a state, and it comes first.
 
-    ``judged`` is what its installation does about it, ``meshed`` the answer of `outside`, None if
-    nobody asked. ``notes`` are findings of the caller, about what the pod alone does not show.
-    Pods that failed long before ``lately``, if it is given, have no finding.
+    ``judged`` is what the installation does about the pod, ``meshed`` the result of `outside`, if
+    it was called. ``notes`` are findings of the caller, which the pod alone does not show. With
+    ``lately``, a failure of the pod long before that time is no finding.
     """
     action, expectation = meshed or (None, None)
     about = Found(
@@ -81,11 +81,11 @@ def outside(
     *,
     now: datetime,
 ) -> tuple[RepairAction, Expectation]:
-    """Decide whether a pod is in its mesh, and in which it should be.
+    """Decide whether a pod is in its mesh, and return which mesh it is expected in.
 
-    ``labels`` are those of its namespace, and a pod as admission would make it now is `expected` to
-    have a sidecar. ``listens``: see `decide`. ``now`` is of the clock that the answer goes by: of
-    this moment, or of a file.
+    ``labels`` are those of its namespace. ``expected`` says whether Istio would inject the pod as
+    admission would make it now. ``listens``: see `decide`. ``now`` is the present, or the newest
+    time of a file.
     """
     settings, asking = judged.installation.settings, judged.installation.applications
     candidate = Candidate.of(pod)
@@ -107,7 +107,7 @@ def outside(
 def state_of(pod: Pod, decision: Action) -> State | None:
     """The state of a pod by the decision about its proxy; None when all is well."""
     phase = pod.status.phase
-    if phase not in {"Pending", "Running"}:  # The quit controller handles no other one.
+    if phase not in {"Pending", "Running"}:  # The quit controller handles only these.
         return None
     if decision.blocked_by:
         return "unstarted" if decision.stage in {"unstarted", "held"} else "blocked"
@@ -124,7 +124,7 @@ def free(namespace: str, what: str) -> Command:
 def mesh_again(pod: Pod) -> tuple[str, Command]:
     """How a pod that lacks its sidecar gets it, and the command for that, if one can do it.
 
-    The pods of Jobs are left alone by `restart-unmeshed`, which evicts: their work would be lost.
+    `restart-unmeshed` leaves pods of Jobs alone, because an eviction would lose their work.
     """
     owner = owners.controller(pod.metadata)
     if owner is None:
@@ -209,7 +209,7 @@ def _in_doubt(
 
 
 def _end(pod: Pod) -> Iterator[Remark]:
-    """Yield what the pod loses at its end by force, or has lost."""
+    """Yield what the pod will lose, or has lost, when it is ended by force."""
     over = pod.status.phase in {"Succeeded", "Failed"}
     if pod.has_proxy and not over:
         code, text = Code.CUT_OFF, ending.cut_off(pod)

@@ -1,6 +1,7 @@
 """What would keep istio-aux from working in a cluster, and what to do about it.
 
-`cli.check` reads the facts, and each function here judges some of them. Unknown is never fine.
+`cli.check` reads the facts, and each function here judges some of them. An unknown fact is never
+judged as ok.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Verdict(StrEnum):
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of `check`; its JSON names are a contract.
 
-    ``do`` says what to do, if anything, and ``run`` is the command for that, to be pasted. What is
-    not ok has the ``code`` of a finding; ``see`` is its page.
+    ``do`` says what to do, if anything, and ``run`` is the command for that, to be pasted. A result
+    that is not ok has the ``code`` of a finding; ``see`` is the page about it.
     """
 
     check: str
@@ -127,7 +128,7 @@ def versions(
 ) -> Iterator[CheckResult]:
     """Judge the API server's version, kubelets' versions by node, and the served admission kinds.
 
-    The kinds decide: a vendor may serve them earlier, or not at all.
+    The kinds decide, not the version: a vendor may serve them earlier, or not at all.
     """
     if "ValidatingAdmissionPolicy" in kinds:
         yield _ok("kubernetes", f"API server {server}")
@@ -173,7 +174,7 @@ def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> Ch
 
 
 def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
-    """Say what an account can do that cannot see whether istio-aux is installed."""
+    """Say what an account can do if it cannot see whether istio-aux is installed."""
     here = f"in namespace {namespace} this account"
     if not looks:
         return _note(
@@ -197,7 +198,7 @@ def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
 
 
 def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
-    """Say whose settings the checks go by: those of the first; and why others are not known."""
+    """Name the installation whose settings the checks use; say why other settings are unknown."""
     check = "installation"
     for problem in problems:
         yield unknown(
@@ -218,7 +219,7 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
 
 
 def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[CheckResult]:
-    """Name the namespaces that several installations select, by the names of those."""
+    """Report namespaces that several installations select; the keys are names of installations."""
     for names, where in shared.items():
         yield _problem(
             "installation",
@@ -297,10 +298,10 @@ _NOT_LIVE = {
         "let the workload create pods as dry runs in a namespace that is injected",
     ),
 }
-"""What is so in each state of an injector, and what to do."""
+"""For each state of an injector that is not live: the finding, and what to do."""
 
 
-# The API server calls a webhook that is not there, which fails.
+# In these states the API server calls the webhook, and every call fails.
 _AWAY = {
     Liveness.NO_CA_BUNDLE,
     Liveness.UNREADABLE,
@@ -342,7 +343,7 @@ def injectors(
 
 
 def untried(mesh: ControlPlanes, missing: Container[str]) -> Iterator[CheckResult]:
-    """Say why it is not known yet what Istio's injectors do, if that is so."""
+    """Report that no probe of the injectors has answered yet, if so, and why."""
     if mesh.known or "injectors" in missing:
         return
     why = "its probe has no answer yet"
@@ -358,7 +359,7 @@ def namespaces(
     selected: Mapping[str, Mapping[str, str]],
     mesh: ControlPlanes,
 ) -> Iterator[CheckResult]:
-    """Judge the namespaces that one of the selectors matches, by name with their labels."""
+    """Judge the selected namespaces; ``selected`` has their labels by name."""
     check = "namespaces"
     if not selected:
         yield _note(
@@ -429,7 +430,7 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
 
 
 def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Iterator[CheckResult]:
-    """Name the injected namespaces that are not selected: why, what changes it, how many pods."""
+    """Report injected namespaces that are not selected: each has ((why, command), pods)."""
     check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
@@ -458,10 +459,10 @@ def change(
     expectation: Expectation,
     how: StartPolicy,
 ) -> str | None:
-    """Say what istio-aux would do about a pod that is there; None: nothing.
+    """Say what istio-aux would do about an existing pod; None: nothing.
 
-    It was judged as `audit` judges it. How a pod starts is decided when its controller creates the
-    next one.
+    Its arguments are judged as in `audit`. How a pod starts changes only when its controller
+    creates the next one.
     """
     if pod.status.phase == "Running" and isinstance(decision, Quit):
         return "are finished, and their sidecars would be told to exit now"
@@ -484,7 +485,7 @@ _STARTED = {
 
 
 def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[CheckResult]:
-    """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
+    """Summarise ``changes`` (pod names by the answer of `change`) of ``seen`` selected pods."""
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
         yield _ok("pods", f"{len(names)} {what}: {listed(names, most=NAMED)}")
@@ -492,7 +493,7 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
 
 
 def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
-    """Name the Jobs that count what native sidecars exit with."""
+    """Name the Jobs whose podFailurePolicy counts exit codes of native sidecars."""
     if jobs:
         yield _note(
             "pods",
@@ -516,7 +517,7 @@ def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
 
 
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
-    """Count what loses the network when it is ended by force, by the workload that makes it."""
+    """Report, by workload, pods and templates that lose the network when they end by force."""
     if whose := sorted({*pods, *templates}):
         yield _note(
             "pods",
@@ -555,7 +556,7 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
 
 
 def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
-    """Judge the Lease that elects the unit that acts."""
+    """Judge the Lease that elects the leader."""
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
         return _problem(
@@ -579,7 +580,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
 
 
 def finished(result: CheckResult) -> CheckResult:
-    """The result in lines of bounded length, with its page: names and errors come from others."""
+    """Bound the length of a result's texts, which have names and errors of others; add its page."""
     return msgspec.structs.replace(
         result,
         what=one_line(result.what, LONGEST - 1),
