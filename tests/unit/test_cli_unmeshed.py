@@ -181,12 +181,14 @@ async def test_explain_agrees_with_audit_and_both_say_how_a_pod_gets_its_sidecar
         found = {each["name"]: each for each in objects(await ask(api, "audit", "-o", "json"))}
         explained = objects(await ask(api, "explain", "-A", "-o", "json"))
         text = await ask(api, "audit", columns=None)
+        shown = objects(await ask(api, *AGAIN.split()[1:-1], "-o", "json"))
         api.refuse(CONFIGURATIONS, 403, "Forbidden", "no")
         [unknown] = objects(await ask(api, "explain", "shop/night", "-o", "json"))
     states = {each["name"]: each["state"] for each in explained if "state" in each}
     assert states == {name: each["state"] for name, each in found.items()}
     restarts = {each["name"]: each["restart"] for each in explained if "restart" in each}
     assert restarts == {"web": found["web"]["restart"]} == {"web": AGAIN}
+    assert {each["name"] for each in shown} == {each["name"] for each in found.values()}
     [why] = (each["reason"] for each in explained if each["name"] == "night")
     assert why.endswith(f"; {found['night']['fix']}")
     assert f"1 of these pods lack their sidecar: restart it:\n  {AGAIN}\n" in text.out

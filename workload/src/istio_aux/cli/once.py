@@ -374,9 +374,9 @@ def _restarts(
     """Yield the pods that were or would be restarted, and all others, each with the reason."""
     for key, action in done.items():
         yield report.RestartVerdict(key.namespace, key.name, "restarted", action.reason)
-    candidates, dry_run = repair.candidates(), request.dry_run
-    chosen = set(candidates[: request.limit] if dry_run else ())
-    not_chosen = set(candidates) - chosen
+    candidates, dry_run = [it.uid for it in repair.candidates()], request.dry_run
+    chosen = candidates[: request.limit] if dry_run else []
+    not_chosen = {*candidates} - {*chosen}
     late = f" within {request.patience:g} s"
     if dry_run or len(done) >= request.limit:
         late = f": the limit is {request.limit}"
@@ -384,6 +384,6 @@ def _restarts(
         yield report.RestartVerdict(
             pod.namespace,
             pod.name,
-            "would-restart" if pod in chosen else "kept",
-            f"{pod.reason}; not restarted{late}" if pod in not_chosen else pod.reason,
+            "would-restart" if pod.uid in chosen else "kept",
+            f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason,
         )
