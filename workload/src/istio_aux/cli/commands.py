@@ -327,7 +327,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "output": _value(
         "FORMAT",
         Output.read,
-        "text, wide (a row for each pod), json (one object a line), yaml or name "
+        "text, wide (a row for each pod, with its node), json (one object a line), yaml or name "
         "(default: %(default)s)",
         default="text",
     ),

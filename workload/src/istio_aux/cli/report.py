@@ -151,7 +151,7 @@ def explain(
         or None,
         end="".join(_line(it) for it in told if it.code in _OF_THE_END),
         installation=judged.installation.name,
-        state=first.state if first and shown else "",
+        state=shown.state if shown else "",
         code=shown.code if shown else "",
         codes=tuple(dict.fromkeys(each.code for each in told)),
         ignored=tuple(dict.fromkeys(each.code for each in found if each.code in ignore)),
