@@ -277,8 +277,8 @@ class PodState:
         )
 
     def _found(self, state: State | Literal["would quit"], reason: str, **more: Any) -> Found:
-        fields = {"code": self.decision.code or "", "requests": self.requests, **more}
-        return Found(**self.key._asdict(), state=state, reason=reason, **fields)
+        more = {"code": self.decision.code or "", "requests": self.requests, **more}
+        return Found(**self.key._asdict(), state=state, reason=reason, **more)
 
 
 class QuitOutcome(StrEnum):
