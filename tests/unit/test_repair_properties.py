@@ -26,7 +26,7 @@ from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import Sidecar, replica
-from istio_aux.repair.rules import as_admitted, decide
+from istio_aux.repair.rules import Around, as_admitted, decide
 from istio_aux.repair.store import PodStore
 from istio_aux.telemetry import Telemetry
 from lab.nightly import NIGHTLY
@@ -212,16 +212,16 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
     )
     store.control_planes = mesh()
     for number in range(PODS):
-        run_now = generated(number)
-        store.apply(run_now)
-        stored = store.pods[key_of(run_now)]
-        candidate = Candidate.of(run_now)
-        labels = store.namespaces.get(run_now.metadata.namespace)
+        pod = generated(number)
+        store.apply(pod)
+        stored = store.pods[key_of(pod)]
+        candidate = Candidate.of(pod)
+        labels = store.namespaces.get(pod.metadata.namespace)
         new, expectation = as_admitted(candidate, labels, options, store.applications, store.expect)
-        action = decide(new, expectation, RESTART, live=True)
+        action = decide(new, Around(expectation, live=True), RESTART)
         reasons.add(action.reason)
         assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
-        assert stored.candidate in (None, candidate), run_now
+        assert stored.candidate in (None, candidate), pod
     told = " ".join(sorted(reasons))
     for each in (
         "kubectl replace --force",

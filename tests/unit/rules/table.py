@@ -57,7 +57,7 @@ def met(row: Row, action: type[rules.Action]) -> None:
     decision = decide(row.pod, row.policy)
     assert isinstance(decision, action), decision
     assert row.because in decision.reason
-    assert row.by in {None, decision.blocked_by}
+    assert row.by in {None, blockers(decision)}
 
 
 def pair(
@@ -74,4 +74,4 @@ def done(**fields: Any) -> Pod:
 
 def blockers(decision: rules.Action) -> tuple[str, ...]:
     """What blocks the pod, as `/status` shows it."""
-    return decision.blocked_by
+    return tuple(map(str, decision.blocked_by))

@@ -77,7 +77,7 @@ def test_how_long_a_hook_waits_is_known_of_those_that_istio_and_we_write(
 def test_a_payload_that_is_held_says_since_when_and_until_when_at_most() -> None:
     decision = decide(held())
     assert isinstance(decision, Wait)
-    assert (decision.blocked_by, decision.stage, decision.code) == (
+    assert (blockers(decision), decision.stage, decision.code) == (
         ("istio-proxy",),
         "held",
         "IA0119",

@@ -477,7 +477,7 @@ def test_each_pod_that_is_there_is_told_what_would_change(
         pod = replace(pod, metadata=replace(pod.metadata, annotations=notes))
 
     decision = decide(PodFacts(pod, QuitPolicy()), moment(NOW))
-    meshed = repair.decide(Candidate.of(pod), expectation, RepairPolicy(), live=None)
+    meshed = repair.decide(Candidate.of(pod), repair.Around(expectation), RepairPolicy())
     found = preflight.change(pod, decision, meshed, expectation, how)
 
     assert found is None if says is None else says in (found or "")

@@ -417,7 +417,7 @@ def test_a_classic_one_is_told_to_exit_or_keeps_the_proxy(row: Known) -> None:
         assert found.target == "istio-proxy"
     else:
         assert isinstance(found, Wait)
-        assert found.blocked_by == (first(row),)
+        assert blockers(found) == (first(row),)
 
 
 GOOGLES = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.14.1"
@@ -462,7 +462,7 @@ def test_one_that_shows_that_its_switch_is_off_blocks_with_what_turns_it_on(
     assert isinstance(found, Wait)
     why = f"{name} cannot be told to exit: it needs {lacks}, which is off: turn it on for new pods"
     assert (found.reason, found.fix) == (why, why)
-    assert (found.blocked_by, found.code) == ((name,), "IA0102")
+    assert (blockers(found), found.code) == ((name,), "IA0102")
     told = QuitPolicy(sidecars=parse(f"{name}=7/x"))
     assert isinstance(ended(row, told, details={name: details}), Quit)
     assert not isinstance(ended(row, details={name: details}, containers={
@@ -604,7 +604,7 @@ def test_the_classic_mounter_of_gcs_fuse_is_freed_or_named_with_what_frees_it() 
     other: dict[str, Any] = {"details": {mounter: {"image": "registry/mounter"}}}
     for found in (ended(GCSFUSE, off), ended(GCSFUSE, **other)):
         assert isinstance(found, Wait)
-        assert (found.blocked_by, found.fix) == ((mounter,), GCSFUSE_FIX)
+        assert (blockers(found), found.fix) == ((mounter,), GCSFUSE_FIX)
         assert found.code == "IA0112"
     assert isinstance(
         ended(GCSFUSE, QuitPolicy(sidecars=sidecars.parse(f"{mounter}=ignore"))), Quit

@@ -102,6 +102,5 @@ def decide(
     listens: bool | None = None,
 ) -> rules.RepairAction:
     """Decide with the policy that does most."""
-    return rules.decide(
-        Candidate.of(pod), expectation, policy, live=live, settled=settled, listens=listens
-    )
+    around = rules.Around(expectation, live, settled, listens)
+    return rules.decide(Candidate.of(pod), around, policy)

@@ -25,6 +25,7 @@ from istio_aux.quit.rules import Action, Quit, Report
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     SETTLED,
+    Around,
     NotKnown,
     RepairAction,
     ReportUnmeshed,
@@ -84,7 +85,7 @@ def outside(
     """Decide whether a pod is in its mesh, and return which mesh it is expected in.
 
     ``labels`` are those of its namespace. ``expected`` says whether Istio would inject the pod as
-    admission would make it now. ``listens``: see `decide`. ``now`` is the present, or the newest
+    admission would make it now. ``listens``: see `Around`. ``now`` is the present, or the newest
     time of a file.
     """
     settings, asking = judged.installation.settings, judged.installation.applications
@@ -93,15 +94,10 @@ def outside(
     policy = settings.repair_policy
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = msgspec.structs.replace(policy, race=RacePolicy.REPORT)
-    action = decide(
-        new,
-        expectation,
-        policy,
-        live=None,
-        settled=now.timestamp() >= candidate.addressed + SETTLED,
-        listens=listens,
+    around = Around(
+        expectation, settled=now.timestamp() >= candidate.addressed + SETTLED, listens=listens
     )
-    return action, expectation
+    return decide(new, around, policy), expectation
 
 
 def state_of(pod: Pod, decision: Action) -> State | None:
@@ -161,7 +157,7 @@ def _hanging(pod: Pod, about: Found, judged: Judgement) -> Found | None:
     state = state_of(pod, decision)
     if state is None or decision.code is None:
         return None
-    by = decision.blocked_by or (facts.outlasting if state == "stuck" else ())
+    by = [*map(str, decision.blocked_by)] or (facts.outlasting if state == "stuck" else [])
     left_out = judged.left_out and isinstance(decision, Quit)
     return msgspec.structs.replace(
         about,

@@ -167,11 +167,11 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
     body = body.removeprefix(b"\xef\xbb\xbf").rstrip()
     first = _line(body)
     body = body.lstrip()
-    run_now = _readable(body) if body.startswith(b"{") else None
-    for line, item in [(0, body)] if run_now else _split(body):
+    whole = _readable(body) if body.startswith(b"{") else None
+    for line, item in [(0, body)] if whole else _split(body):
         place = str(first + line)
         if isinstance(item, bytes):
-            yield from _expand(place, item, run_now or _readable(item) or item)
+            yield from _expand(place, item, whole or _readable(item) or item)
         else:
             yield BadDocument(place, problem(item))
 

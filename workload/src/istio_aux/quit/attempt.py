@@ -255,7 +255,7 @@ class PodState:
                 "unstarted" if decision.stage in {"unstarted", "held"} else "blocked",
                 self.reason(scope),
                 since=self.since,
-                by=decision.blocked_by,
+                by=tuple(map(str, decision.blocked_by)),
                 fix=decision.fix,
                 lasting=lasting,
             )

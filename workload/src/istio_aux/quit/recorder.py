@@ -16,7 +16,7 @@ from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
 from istio_aux.quit.attempt import STUCK_AFTER, End, PodState, QuitOutcome, Task
-from istio_aux.quit.rules import ANNOTATION, ENDED_EARLY, FINISHED, Way
+from istio_aux.quit.rules import ENDED_EARLY, FINISHED, Blocker, Way
 from istio_aux.telemetry import Recorder, Telemetry
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
@@ -181,12 +181,12 @@ class QuitRecorder(Recorder):
                 )
             case QuitOutcome.BLOCKED:
                 decision = state.decision
-                by = ", ".join(state.decision.blocked_by)
+                by = ", ".join(map(str, decision.blocked_by))
                 if decision.stage in {"unstarted", "held"}:
                     told = "Warning", "PodNotStarted", end.reason
-                elif decision.action == "wait" and PROXY not in decision.blocked_by:
+                elif decision.action == "wait" and Blocker(PROXY) not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
-                    if not (decision.blocked_by[0].startswith(ANNOTATION) or decision.fix):
+                    if not (decision.blocked_by[0].kind or decision.fix):
                         note += (
                             f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
                         )

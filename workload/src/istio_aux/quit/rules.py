@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
@@ -35,10 +35,6 @@ LEFT_ALONE = f"{PROXY} is left alone, as its payload may still need it"
 NOT_BEGUN = "its payload has never started"
 ENDED_EARLY = f"the pod is being deleted, and {NOT_BEGUN}"
 NEVER_MET = "the payload was started after that, and has had no network from the start"
-# Prefixes of `blocked_by` entries that are not containers: names of containers have no space.
-ANNOTATION = "annotation "
-NODE = "node "
-FINALIZER = "finalizer "
 TERMINATING_FOR = 300.0  # Seconds past its grace period after which a pod should be gone.
 _MOST_FINALIZERS = 3
 _LONGEST_KEEPER = 100
@@ -51,12 +47,22 @@ NOT_RESTARTED = 900.0
 Stage = Literal["unstarted", "held", "blocked", "ending", "deleted"]
 
 
+class Blocker(NamedTuple):
+    """What keeps a pod from completing: a container, or another thing if it has a ``kind``."""
+
+    name: str
+    kind: Literal["", "annotation", "node", "finalizer"] = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.kind else self.name
+
+
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people.
 
     ``blocked_by`` keeps a pod from completing although a part of its payload is finished: usually
-    sidecars that never end, or `ANNOTATION` and its key. ``fix`` is the setting that unblocks the
-    pod, if one is known; the reason contains it, too.
+    sidecars that never end, or an annotation with a bad value. ``fix`` is the setting that unblocks
+    the pod, if one is known; the reason contains it, too.
 
     ``stage``: ``unstarted`` if a container keeps the payload from starting; ``held`` if the hook of
     a hold does; ``ending`` if only native sidecars block; ``deleted`` if its node or finalizers
@@ -64,7 +70,7 @@ class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     finding with this ``code``.
     """
 
-    blocked_by: tuple[str, ...] = ()
+    blocked_by: tuple[Blocker, ...] = ()
     stage: Stage = "blocked"
     fix: str = ""
     code: Code | None = None
@@ -141,7 +147,8 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     if reason := next(_nothing_to_do(facts), None):
         stage, holders = _holders(facts, late)
         if holders and stage != "deleted":
-            reason = f"{reason}; the pod is kept by {_listed(holders)}{late}"
+            kept_by = {str(each): why for each, why in holders.items()}
+            reason = f"{reason}; the pod is kept by {_listed(kept_by)}{late}"
         return _coded(Ignore(reason=reason, blocked_by=tuple(holders), stage=stage), facts, late)
     if reason := next(_lost_proxy(facts), None):
         delete = facts.policy.dead_proxy is DeadProxy.DELETE
@@ -200,7 +207,8 @@ def lasting(decision: Action) -> str:
     by = decision.blocked_by if decision.stage == "deleted" else ()
     if not by:
         return decision.reason
-    late = "the node does not finish" if by[0].startswith(NODE) else "no controller removes them"
+    node = by[0].kind == "node"
+    late = "the node does not finish" if node else "no controller removes them"
     return f"{decision.reason}; {late}"
 
 
@@ -209,7 +217,7 @@ def _unstarted(facts: PodFacts) -> Wait | None:
     if holders := _keeps_from_starting(facts):
         return Wait(
             reason=f"the payload has not started: {_listed(holders)}{_too_early(facts)}",
-            blocked_by=tuple(holders),
+            blocked_by=tuple(map(Blocker, holders)),
             stage="unstarted",
             code=Code.NOT_STARTED,
         )
@@ -231,7 +239,7 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
         if since := facts.held_since and in_utc(facts.held_since):
             until = since + timedelta(seconds=facts.holding)
             reason += f" since {since:%H:%M:%S}Z, until {until:%H:%M:%S}Z at most"
-        return Wait(reason=reason, blocked_by=(PROXY,), stage="held", code=Code.HELD_BACK)
+        return Wait(reason=reason, blocked_by=(Blocker(PROXY),), stage="held", code=Code.HELD_BACK)
     if facts.overrides.opt_out or facts.overrides.problems:
         return None
     port = facts.overrides.status_port
@@ -312,7 +320,7 @@ def _deleted(facts: PodFacts) -> str:
     return f"{reason}; finalizers: {listed(names, most=_MOST_FINALIZERS)}" if names else reason
 
 
-def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
+def _keeps_deleted(facts: PodFacts) -> tuple[Blocker, ...]:
     """What keeps a Terminating pod that has a proxy and is meant to end.
 
     The kubelet finishes once no container runs and no volume is mounted, and then sets the grace
@@ -324,12 +332,10 @@ def _keeps_deleted(facts: PodFacts) -> tuple[str, ...]:
     has_proxy = pod.has_proxy or pod.has_native_proxy
     if not (facts.gone_by and has_proxy) or pod.restart_policy == "Always":
         return ()
-    kind = NODE
-    names = (pod.spec.node_name or "unknown",)
     if meta.finalizers and not meta.deletion_grace_period_seconds:
-        kind = FINALIZER
         names = meta.finalizers[:_MOST_FINALIZERS]
-    return tuple(f"{kind}{shortened(name, _LONGEST_KEEPER)}" for name in names)
+        return tuple(Blocker(shortened(name, _LONGEST_KEEPER), "finalizer") for name in names)
+    return (Blocker(shortened(pod.spec.node_name or "unknown", _LONGEST_KEEPER), "node"),)
 
 
 def _ended_by_payload(facts: PodFacts) -> str:
@@ -440,20 +446,20 @@ def _not_restarted(facts: PodFacts, now: Moment | None) -> str:
     return f"; the kubelet has not started {listed(late)} again for long" if late else ""
 
 
-def _blockers(facts: PodFacts, late: str) -> tuple[str, ...]:
+def _blockers(facts: PodFacts, late: str) -> tuple[Blocker, ...]:
     """What keeps the pod although a container is finished: other containers, or an annotation."""
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
     if facts.unfinished:
-        return tuple(facts.unfinished) if facts.partly_finished or late else ()
+        return tuple(map(Blocker, facts.unfinished)) if facts.partly_finished or late else ()
     return (
-        *(f"{ANNOTATION}{each.annotation}" for each in facts.overrides.problems),
-        *([facts.target] if any(_stays(facts)) else []),
+        *(Blocker(each.annotation, "annotation") for each in facts.overrides.problems),
+        *([Blocker(facts.target)] if any(_stays(facts)) else []),
     )
 
 
-def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
-    """The containers that keep the pod from completing where the proxy does not, each with why.
+def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[Blocker, str]]:
+    """What keeps the pod from completing where the proxy does not: containers, each with why.
 
     The kubelet ends a native proxy after all containers, and a classic one may have exited already.
     Then a regular container that never ends keeps the pod, even if it is ignored (katib#2614).
@@ -474,23 +480,23 @@ def _holders(facts: PodFacts, late: str) -> tuple[Stage, dict[str, str]]:
     ):
         return "blocked", {}
     verdicts = facts.containers
-    if others := {n: v.why for n, v in verdicts.items() if v.role != "sidecar" and not v.finished}:
-        return "blocked", others
+    if others := [n for n, v in verdicts.items() if v.role != "sidecar" and not v.finished]:
+        return "blocked", {Blocker(name): verdicts[name].why for name in others}
     native = [each.name for each in pod.native_sidecars if facts.state(each.name).running]
-    return "ending", {name: verdicts[name].why for name in native[-1:]}
+    return "ending", {Blocker(name): verdicts[name].why for name in native[-1:]}
 
 
 def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore:
     """The decision with its code, and what frees the pod if a container waits for the proxy."""
-    by = {*decision.blocked_by}
+    by = {each.name for each in decision.blocked_by if not each.kind}
     for code, (fix, found) in PAIRS.items():
         others, waiting = found(facts.pod)
         if others and not by & others and by & waiting:
             return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix, code=code)
-    invalid = any(each.startswith(ANNOTATION) for each in by)
+    invalid = any(each.kind == "annotation" for each in decision.blocked_by)
     code = Code.BAD_VALUE if invalid else Code.FORGOTTEN if late else Code.KEPT
     code = Code.TERMINATING if decision.stage == "deleted" else code
-    return structs.replace(decision, code=code) if by else decision
+    return structs.replace(decision, code=code) if decision.blocked_by else decision
 
 
 def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:

@@ -7,6 +7,7 @@ of both it should have, and `rollout` when its turn comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -117,27 +118,23 @@ def as_admitted(
     return pod, expectation
 
 
-def decide(
-    pod: Candidate,
-    expectation: Expectation,
-    policy: RepairPolicy,
-    *,
-    live: bool | None,
-    settled: bool = False,
-    listens: bool | None = None,
-) -> RepairAction:
-    """Decide what to do about ``pod``, as our admission would make it now.
+class Around(NamedTuple):
+    """What decides about a pod beside the pod itself and the policy."""
 
-    ``live``: whether the injector would give a new pod its sidecar; None: not known. ``settled``:
-    whether the pod has had its address for `SETTLED` seconds. ``listens``: whether something
-    listens on `TUNNEL` in its network; None: not known.
-    """
-    judged = _judge(pod, expectation, policy, settled=settled, listens=listens)
+    expectation: Expectation
+    live: bool | None = None  # Whether the injector would give a new pod its sidecar.
+    settled: bool = False  # Whether the pod has had its address for `SETTLED` seconds.
+    listens: bool | None = None  # Whether something listens on `TUNNEL` in its network.
+
+
+def decide(pod: Candidate, around: Around, policy: RepairPolicy) -> RepairAction:
+    """Decide what to do about ``pod``, as our admission would make it now."""
+    judged = _judge(pod, around, policy)
     if not (
         policy.race is RacePolicy.RESTART and isinstance(judged, ReportUnmeshed) and judged.unmeshed
     ):
         return judged
-    live = True if expectation.ambient else live
+    live = True if around.expectation.ambient else around.live
     if obstacle := next(_reasons_to_keep(pod, pod.controller, live), ""):
         return structs.replace(
             judged, reason=f"{judged.reason}; not restarted: {obstacle}", waits=not live
@@ -145,22 +142,16 @@ def decide(
     return Restart(judged.reason, code=judged.code)
 
 
-def _judge(
-    pod: Candidate,
-    expectation: Expectation,
-    policy: RepairPolicy,
-    *,
-    settled: bool,
-    listens: bool | None,
-) -> RepairAction:
-    """Find out whether the pod is in its mesh, if it should be; see `decide`."""
+def _judge(pod: Candidate, around: Around, policy: RepairPolicy) -> RepairAction:
+    """Find out whether the pod is in its mesh, if it should be."""
+    expectation = around.expectation
     if reason := next(_reasons_to_skip(pod, policy, expectation), None):
         return Skip(reason=reason)
     if expectation.expected is False:
         return Skip(reason=expectation.reason)
     doubt = next(_doubts(pod), "")
     if expectation.expected and expectation.ambient:
-        judged = _judge_capture(pod, expectation, settled=settled, listens=listens)
+        judged = _judge_capture(pod, around)
         if not doubt or isinstance(judged, Captured):
             return judged
     if doubt:
@@ -173,9 +164,7 @@ def _judge(
     return ReportUnmeshed(f"the pod has no sidecar and should have one: {expectation.reason}")
 
 
-def _judge_capture(
-    pod: Candidate, expectation: Expectation, *, settled: bool, listens: bool | None
-) -> RepairAction:
+def _judge_capture(pod: Candidate, around: Around) -> RepairAction:
     """Find out whether Istio's CNI has captured the pod.
 
     It annotates a pod when ztunnel has taken it (istio cni/pkg/nodeagent/meshdataplane_linux.go
@@ -186,12 +175,12 @@ def _judge_capture(
     how = said if pod.redirection else f"it has no annotation {REDIRECTION}"
     captured: bool | None = pod.redirection == CAPTURED
     if pod.renewed:
-        captured = listens
-        answer = {True: "listens", False: "does not listen", None: "may listen or not"}[listens]
+        captured = around.listens
+        answer = {True: "listens", False: "does not listen", None: "may listen or not"}[captured]
         how += f", maybe of an earlier network: ztunnel {answer} on port {TUNNEL} of this one"
     if captured:
         return Captured(f"the pod is in the ambient mesh: {how}")
-    if not (pod.addressed and settled):
+    if not (pod.addressed and around.settled):
         return AwaitCapture(f"not captured yet: {how if pod.addressed else 'it has no address'}")
     if captured is None:
         return ReportUnmeshed(
@@ -200,7 +189,7 @@ def _judge_capture(
             doubted=True,
         )
     return ReportUnmeshed(
-        f"outside the mesh: {how}; it should be in: {expectation.reason}", Code.OUTSIDE
+        f"outside the mesh: {how}; it should be in: {around.expectation.reason}", Code.OUTSIDE
     )
 
 

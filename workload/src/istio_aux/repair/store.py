@@ -35,6 +35,7 @@ from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import IDLE, Failure, Replica, Rollout, RolloutLimits, Sidecar, Step
 from istio_aux.repair.rules import (
     SETTLED,
+    Around,
     RepairAction,
     ReportUnmeshed,
     Skip,
@@ -247,9 +248,8 @@ class PodStore:
             expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
         action = decide(
             msgspec.structs.replace(candidate, injection=injection),
-            expectation,
+            Around(expectation),
             self._policy,
-            live=None,
         )
         if isinstance(action, Skip):
             stored.bare, stored.action = None, interned(kept.brief(action))
@@ -368,18 +368,13 @@ class PodStore:
             self.expect,
             terminating=self._terminating,
         )
-        action = decide(
-            new,
+        around = Around(
             expectation,
-            self._policy,
-            live=(
-                self.control_planes.live(expectation.configuration)
-                if expectation.expected
-                else None
-            ),
-            settled=self.captures.settled(candidate),
-            listens=self.captures.listens(candidate),
+            self.control_planes.live(expectation.configuration) if expectation.expected else None,
+            self.captures.settled(candidate),
+            self.captures.listens(candidate),
         )
+        action = decide(new, around, self._policy)
         if self.captures.decided(candidate, action):
             self._woken.set()
         stored.action = interned(kept.brief(action))
