@@ -29,9 +29,9 @@ from istio_aux.model.annotations import (
     mark,
     names,
     text_label,
-    unread,
 )
 from istio_aux.model.pod import Metadata, convert
+from istio_aux.model.pod_settings import PodSettings, unread
 from istio_aux.model.text import printable, printable_json
 from istio_aux.start.plan import bad_values
 from unit.apiserver import ApiServer
@@ -49,7 +49,7 @@ ELSEWHERE = {
     # They copy or measure annotations, and write them: no value decides.
     ("start/plan.py", "before_injection"),
     ("start/plan.py", "_too_large"),
-    ("start/plan.py", "plan"),
+    ("start/plan.py", "of"),
     ("model/templates.py", "_step"),
     ("model/injection_request.py", "of"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
@@ -143,7 +143,8 @@ def test_a_key_that_nothing_reads_is_named_with_what_was_meant(
     wanted = [] if meant is None else [f'{code}: {kind[:-1]} "{key}": nothing reads it{hint}']
 
     assert [text for text in planned(pod).warnings if "nothing reads" in text] == wanted
-    assert [str(told) for told in bad_values(convert(pod)) if "nothing" in told.text] == wanted
+    found = bad_values(read := convert(pod), PodSettings.of(read))
+    assert [str(told) for told in found if "nothing" in told.text] == wanted
 
 
 def test_of_thousands_of_keys_a_few_are_told() -> None:

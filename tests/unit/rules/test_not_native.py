@@ -154,6 +154,7 @@ STRICT = JobCounts(restarts=True)
         (says(POST), {"quits": False}, False),
         (says(POST, annotations={"istio-aux.io/quit": "false"}), {}, False),
         (says(POST, annotations={"istio-aux.io/quit-after": "main"}), {}, False),
+        (says(POST, annotations={"istio-aux.io/quit-grace": "soon"}), {}, False),
         (says(POST, annotations={START: "native"}), {}, False),
         (says(POST, annotations={START: "none"}), {}, False),
         (says(POST, **FETCH), {}, False),

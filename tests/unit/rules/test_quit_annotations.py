@@ -18,16 +18,17 @@ from istio_aux.model.annotations import (
     SIDECARS,
     START,
     STATUS_PORT,
-    status_port,
 )
 from istio_aux.model.known_sidecars import KNOWN, Known
 from istio_aux.model.pod import Container, Pod
+from istio_aux.model.pod_settings import status_port
 from istio_aux.model.policy import Capability, QuitPolicy, StartMode, StartPolicy
 from istio_aux.model.sidecars import parse
 from istio_aux.quit.attempt import Send
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.pairs import GCSFUSE_FIX
 from istio_aux.quit.rules import FINISHED, Action, Quit, Wait, Way, ways_to
+from istio_aux.start.plan import plan
 from lab.sidecar_cases import Case, container, outcome
 from unit.rules.pods import RUNNING, State, exited, job, moment, waiting
 from unit.rules.starting import patched, planned
@@ -198,6 +199,21 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
     )
     assert blockers(decision) == ("annotation istio-aux.io/quit-grace",)
     assert decision.until is None
+
+
+BAD = {"quit": "flase", "quit_after": "nobody", "sidecars": "dind=7/x", "grace": "soon"}
+
+
+@pytest.mark.parametrize(("key", "value"), BAD.items())
+def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
+    key: str, value: str
+) -> None:
+    pod = annotated(DONE, **{key: value})
+    [told] = [text for text in plan(pod, StartPolicy()).warnings if value in text]
+    assert told.startswith("IA0204: annotation istio-aux.io/")
+    assert told.endswith("the proxy is left alone")
+    [annotation] = waiting_for(pod).blocked_by
+    assert annotation.kind == "annotation"
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,13 @@ from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import Limits
 from istio_aux.model.owners import JobCounts, controller, group
 from istio_aux.model.pod import Metadata, Pod, Struct
+from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
 from istio_aux.start import not_native
-from istio_aux.start.plan import before_injection, own_mode
+from istio_aux.start.plan import before_injection
 
 MOST = 100  # Namespaces that are shown.
 
@@ -296,7 +297,7 @@ def _native(
         yield _SMALL
     if injection.asks is False:
         yield _REFUSING[To.NATIVE]
-    mode, _ = own_mode(pod)
+    mode = PodSettings.of(pod).start
     if native_asked.get(pod.metadata) is False or mode in {StartMode.HOLD, StartMode.NONE}:
         yield _CLASSIC
     if any(each.restart_policy != "Always" for each in pod.init_containers):

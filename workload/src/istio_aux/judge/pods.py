@@ -63,7 +63,7 @@ def judge(
     )
     remarks = [
         *notes,
-        *bad_values(pod),
+        *bad_values(pod, judged.facts.settings),
         *_in_doubt(action, expectation, first),
         *_end(pod),
     ]

@@ -4,7 +4,7 @@ The charm packs this package (charmcraft.yaml) and imports from it; chart and te
 
 Objects: `pod`, `webhooks` (with namespaces and EndpointSlices), `owners` (Jobs and other
 controllers), `templates` (pods in manifests), `documents` (manifests in files), `selectors`,
-`annotations` (every key, and the one way to its value).
+`annotations` (every key, and the one way to its value), `pod_settings` (what an author asks for).
 Choices: `policy`, `sidecars` (what is done about other sidecars), `known_sidecars` (those that need
 no option), `applications` (which asked for a sidecar).
 Facts about them: `kubelet` (which containers are finished?), `ending` (what does the end by force

@@ -4,27 +4,17 @@ Tenants who may create pods write these texts. One text may have 256 KiB, or 2 M
 server validates it. So each key is declared once, with its type, its longest text and, if it is a
 list, its most entries. A longer text is a bad value like any other.
 
-`read_overrides` reads the annotations by which the author of a pod overrides how its proxy ends. A
-value that cannot be used becomes a `Problem`, and the proxy of that pod is left alone.
-`status_port` finds where the agent of a pod's proxy listens, `unread` what is misspelt.
+`pod_settings` reads what the author of a pod asks of istio-aux, and finds what is misspelt.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from itertools import islice
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import msgspec
-
-from istio_aux.model import sidecars
-from istio_aux.model.findings import Code, Remark
-from istio_aux.model.pod import PROXY, Metadata, Pod, Struct
-from istio_aux.model.sidecars import How, SidecarRule
-from istio_aux.model.text import alternatives, listed, quoted
+from istio_aux.model.pod import Metadata
+from istio_aux.model.text import alternatives, quoted
 
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -189,191 +179,6 @@ SIDECARS = "istio-aux.io/sidecars"
 QUIT_AFTER = "istio-aux.io/quit-after"
 QUIT_GRACE = "istio-aux.io/quit-grace"
 STATUS_PORT = "status.sidecar.istio.io/port"
-DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
-
-LONGEST_GRACE = 86400.0  # Seconds: a longer one is a mistake, or cannot be added to a date.
-
-_GRACE = re.compile(r"([0-9]++\.?+[0-9]*+|\.[0-9]++)(s|m)?")
-_SECONDS = {None: 1, "s": 1, "m": 60}
-
-
-_OURS = "istio-aux.io/"
-_AUTHORS = (START, PEERS, QUIT, SIDECARS, QUIT_AFTER, QUIT_GRACE)
-# Keys by which the author of a pod asks for something.
-WISHES = frozenset({*_AUTHORS, INJECT, NATIVE_SIDECAR, PROXY_CONFIG, TEMPLATES})
-_ON = {
-    "annotation": {*WISHES, STATUS_PORT, INCLUDED, EXCLUDED, STARTED_WITH, NOT_NATIVE},
-    "label": {INJECT, DATAPLANE},
-}
-_LOOKED_AT = 100
-_TOLD = 10
-_LONGEST_KEY = 50
-
-
-def unread(metadata: Metadata) -> tuple[Remark, ...]:
-    """Name keys that nothing reads, though they look like one of `WISHES`, and what was meant."""
-    found = list[Remark]()
-    for where, keys in (("annotation", metadata.annotations), ("label", metadata.labels)):
-        other = "label" if where == "annotation" else "annotation"
-        for key in islice(keys or (), _LOOKED_AT):
-            if key in _ON[where]:
-                continue
-            code = Code.UNREAD
-            meant = _near(key)
-            if key in _ON[other]:
-                code = Code.MISPLACED
-                meant = f"{key} as {other}"
-            if meant or key.startswith(_OURS):
-                hint = f": did you mean {meant}?" if meant else ""
-                found.append(Remark(code, f"{where} {quoted(key)}: nothing reads it{hint}"))
-    return tuple(found[:_TOLD])
-
-
-def _near(key: str) -> str:
-    """Return the key from which ``key`` differs in one letter, or in case only; or empty."""
-    texts = _without_one(key.lower()) if len(key) <= _LONGEST_KEY else ()
-    return next((_NEAR[text] for text in texts if text in _NEAR), "")
-
-
-def _without_one(text: str) -> Iterator[str]:
-    yield text
-    yield from (text[:at] + text[at + 1 :] for at in range(len(text)))
-
-
-_NEAR = {text: key for key in (*_ON["annotation"], DATAPLANE) for text in _without_one(key.lower())}
-
-
-class Problem(Struct, frozen=True):
-    """An annotation, by its key, whose value cannot be used, and why, in one line."""
-
-    annotation: str
-    why: str
-
-
-class Overrides(Struct, frozen=True):
-    """The annotations by which a pod's author overrides how its proxy ends."""
-
-    opt_out: str | None = None  # Why istio-aux leaves the pod alone.
-    sidecars: tuple[SidecarRule, ...] = ()  # The pod's own rules, before the option's by name.
-    after: frozenset[str] = frozenset()  # The containers that keep the proxy running; empty: all.
-    grace: float | None = None  # Seconds from the end of the payload to the quit.
-    status_port: int = DEFAULT_STATUS_PORT  # See `status_port`.
-    problems: tuple[Problem, ...] = ()
-
-
-def read_overrides(pod: Pod) -> Overrides:
-    """Read the annotations of a pod; an empty value counts as absent."""
-    problems = list[Problem]()
-    annotations = pod.metadata.annotations or {}
-
-    def value(key: Annotation[T]) -> T | None:
-        try:
-            return key.of(pod.metadata) if annotations.get(key.name) else None
-        except BadValueError as error:
-            problems.append(Problem(annotation=key.name, why=str(error)))
-            return None
-
-    after = value(_after) or frozenset()
-    possible = {container.name for container in pod.containers} - {PROXY}
-    if unknown := after - possible:
-        problems.append(
-            Problem(
-                annotation=QUIT_AFTER,
-                why=f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
-                f" containers of the pod: {listed(sorted(possible))}",
-            )
-        )
-    return Overrides(
-        opt_out=_opt_out(pod),
-        sidecars=value(own_sidecars) or (),
-        after=after,
-        grace=value(_grace),
-        status_port=status_port(pod),
-        problems=tuple(problems),
-    )
-
-
-def _opt_out(pod: Pod) -> str | None:
-    try:
-        return _quit.shown(pod.metadata) if _quit.of(pod.metadata) is False else None
-    except BadValueError as error:
-        # Any other value means "keep away": a misspelt "false" must not cost a proxy.
-        return str(error)
-
-
-def _seconds(text: str) -> float:
-    match = _GRACE.fullmatch(text.strip())
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else LONGEST_GRACE + 1
-    if seconds > LONGEST_GRACE:
-        raise ValueError
-    return seconds
-
-
-def _sidecars(text: str) -> tuple[SidecarRule, ...]:
-    rules = sidecars.parse(text)
-    # Only an admin names what is sent to a container.
-    if len(rules) > MOST_NAMES or any(rule.how is How.QUIT for rule in rules):
-        raise ValueError
-    return rules
-
-
-_quit = Annotation(
-    QUIT,
-    {"true": True, "false": False, "": None}.__getitem__,
-    "true or false",
-    longest=5,
-    meaning="with `false` the proxy is never told to exit",
-)
-own_sidecars = Annotation(
-    SIDECARS,
-    _sidecars,
-    f"NAME=native or NAME=ignore separated by commas, at most {MOST_NAMES}, each name once and not"
-    f" {PROXY}; or none",
-    longest=MOST_NAMES * (NAME + len("=native, ")),
-    meaning="containers that become native sidecars, or never keep the proxy running, name by"
-    " name; with `none` what istio-aux knows of the others does not count; a bad value changes no"
-    " container and leaves the proxy alone",
-    overrides="sidecars",
-)
-_after = Annotation(
-    QUIT_AFTER,
-    names,
-    f"container names separated by commas, at most {MOST_NAMES}",
-    longest=NAMES,
-    meaning="the only containers that keep the proxy running",
-)
-_grace = Annotation(
-    QUIT_GRACE,
-    _seconds,
-    "seconds, at most a day, like 30, 2.5s or 1m",
-    longest=32,
-    meaning="how long the proxy runs on after the payload was first seen finished",
-    overrides="quit-grace",
-)
-
-
-_LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
-
-
-def status_port(pod: Pod) -> int:
-    """Find the TCP port of the status server of the pod's agent; 0: it is off.
-
-    The annotation wins (istio pkg/bootstrap applyAnnotations), then ``statusPort`` of the
-    ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
-    A value that is no port is skipped.
-    """
-    if (port := agent_port.get(pod.metadata)) is not None:
-        return port
-    text = pod.proxy_config
-    if len(text) <= _LONGEST_CONFIG and "statusPort" in text:
-        # The proxy cannot have started with a text that cannot be read.
-        with suppress(ValueError, RecursionError):
-            return msgspec.json.decode(text, type=_ProxyConfig).status_port
-    return DEFAULT_STATUS_PORT
-
-
-class _ProxyConfig(Struct, frozen=True):
-    status_port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = DEFAULT_STATUS_PORT
 
 
 def _read_port(text: str) -> int:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from istio_aux.model.annotations import WISHES, WORKFLOW_NODE
+from istio_aux.model.annotations import WORKFLOW_NODE
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.owners import TRAINING_KINDS, JobCounts, JobSpec
+from istio_aux.model.pod_settings import WISHES
 
 _REPLICAS = {"PyTorchJob": "pytorch", "XGBoostJob": "xgb"}  # Words before ``ReplicaSpecs``.
 

@@ -7,11 +7,13 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from istio_aux.model import annotations, resources
+from istio_aux.model import resources
+from istio_aux.model.annotations import QUIT_AFTER, SIDECARS
 from istio_aux.model.found import ContainerVerdict
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, finished, restarting_all
 from istio_aux.model.moment import zoned
 from istio_aux.model.pod import PROXY, ContainerState, Pod, Terminated
+from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.sidecars import ENDS_LAST, How, SidecarRule, classic, combined, is_off
 
@@ -23,7 +25,7 @@ BEING_MADE = frozenset({"", "ContainerCreating", "PodInitializing"})
 class PodFacts:
     """A pod as the rules see it: the pod, and what follows from it. Nothing raises.
 
-    The annotations of the pod, ``overrides``, refine the ``policy`` of the cluster's admin.
+    The annotations of the pod, ``settings``, refine the ``policy`` of the cluster's admin.
     """
 
     def __init__(self, pod: Pod, policy: QuitPolicy, kubelet: Kubelet | None = OBEYS) -> None:
@@ -32,16 +34,16 @@ class PodFacts:
         self.policy = policy
         self._kubelet = kubelet
         self._obeyed = kubelet.obeys if kubelet else None
-        self.overrides = annotations.read_overrides(pod)
+        self.settings = PodSettings.of(pod)
         self._rules = {
             name: rule
             for name, rule in combined(
                 policy.sidecars,
-                self.overrides.sidecars,
+                self.settings.sidecars,
                 classic(pod.containers),
                 stays=True,
             ).items()
-            if name not in self.overrides.after
+            if name not in self.settings.after
         }
 
     @cached_property
@@ -121,16 +123,14 @@ class PodFacts:
 
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
-        after = self.overrides.after
-        if after and all(
-            problem.annotation != annotations.QUIT_AFTER for problem in self.overrides.problems
-        ):
-            return None if name in after else f"not named by annotation {annotations.QUIT_AFTER}"
+        after = self.settings.after
+        if after and not self.settings.problem(QUIT_AFTER):
+            return None if name in after else f"not named by annotation {QUIT_AFTER}"
         rule = self._rules.get(name)
         if rule is None or rule.how is not How.IGNORE:
             return None
-        if rule in self.overrides.sidecars:
-            return f"annotation {annotations.SIDECARS}"
+        if rule in self.settings.sidecars:
+            return f"annotation {SIDECARS}"
         return "option sidecars" if rule in self.policy.sidecars else "it ends after all others"
 
     @cached_property

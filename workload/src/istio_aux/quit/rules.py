@@ -15,12 +15,12 @@ from typing import Literal, NamedTuple
 from msgspec import structs
 
 from istio_aux.model import ending, failed, kept, owners
-from istio_aux.model.annotations import LONGEST_GRACE
 from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment, in_utc
 from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState
+from istio_aux.model.pod_settings import LONGEST_GRACE
 from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
 from istio_aux.model.scripts import ends_its_proxy
 from istio_aux.model.sidecars import SidecarRule
@@ -173,7 +173,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     reason = FINISHED
     if facts.outlasting:
         reason += f"; then {listed(facts.outlasting)} would keep the pod, without network"
-    port = rule.port if rule else facts.overrides.status_port
+    port = rule.port if rule else facts.settings.status_port
     reason += f"; {rule.container} goes before {PROXY}" if rule else ""
     return Quit(
         reason=reason,
@@ -240,9 +240,9 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
             until = since + timedelta(seconds=facts.holding)
             reason += f" since {since:%H:%M:%S}Z, until {until:%H:%M:%S}Z at most"
         return Wait(reason=reason, blocked_by=(Blocker(PROXY),), stage="held", code=Code.HELD_BACK)
-    if facts.overrides.opt_out or facts.overrides.problems:
+    if facts.settings.left_alone:
         return None
-    port = facts.overrides.status_port
+    port = facts.settings.status_port
     return Quit(
         reason=f"{ENDED_EARLY}: the hook of {PROXY} keeps it",
         status_port=port,
@@ -296,8 +296,8 @@ def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
         yield f"the pod has no container {PROXY}"
     if facts.pod.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
-    if facts.overrides.opt_out:
-        yield facts.overrides.opt_out
+    if facts.settings.opt_out:
+        yield facts.settings.opt_out
     if all(verdict.role != "payload" for verdict in facts.containers.values()):
         yield "the pod has no payload container"
     if how := _ended_by_payload(facts):
@@ -369,7 +369,7 @@ def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
         yield obstacle
     elif owner and (fails := owners.failure(owner, facts.pod.restart_policy)):
         yield fails
-    for problem in facts.overrides.problems:
+    for problem in facts.settings.unclear_end:
         yield problem.why
     if facts.unclear or all(facts.state(n) == ContainerState() for n in facts.unfinished):
         yield "the state of its payload is not known"
@@ -378,7 +378,7 @@ def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
 def _still_needed(facts: PodFacts) -> Iterator[str]:
     """Reasons why the proxy must not, or cannot, be made to exit now."""
     phase = facts.pod.status.phase
-    for problem in facts.overrides.problems:
+    for problem in facts.settings.unclear_end:
         yield problem.why
     if phase == "Unknown":
         yield "phase Unknown: the node does not report"
@@ -453,7 +453,7 @@ def _blockers(facts: PodFacts, late: str) -> tuple[Blocker, ...]:
     if facts.unfinished:
         return tuple(map(Blocker, facts.unfinished)) if facts.partly_finished or late else ()
     return (
-        *(Blocker(each.annotation, "annotation") for each in facts.overrides.problems),
+        *(Blocker(each.annotation, "annotation") for each in facts.settings.unclear_end),
         *([Blocker(facts.target)] if any(_stays(facts)) else []),
     )
 
@@ -500,7 +500,7 @@ def _coded(decision: Wait | Ignore, facts: PodFacts, late: str) -> Wait | Ignore
 
 
 def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:
-    override = facts.overrides.grace
+    override = facts.settings.grace
     grace = min(facts.policy.grace if override is None else override, LONGEST_GRACE)
     if now is None or grace <= 0 or (seen := seen or payload_end(facts, now)) is None:
         return None

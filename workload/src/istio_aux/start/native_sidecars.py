@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from istio_aux.model import scripts, sidecars
-from istio_aux.model.annotations import BadValueError, own_sidecars, read_overrides, workflow_node
+from istio_aux.model.annotations import SIDECARS, workflow_node
 from istio_aux.model.ending import COUNTED
-from istio_aux.model.findings import Code, Remark
-from istio_aux.model.pod import PROXY, Container, Pod, Struct
+from istio_aux.model.pod import PROXY, Container, Pod
+from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import listed
@@ -29,15 +29,9 @@ _SHELLS = frozenset({"sh", "ash", "bash", "dash"})
 MOST = 50  # At most so many containers of a pod are converted: each takes a `move`.
 
 
-class Conversion(Struct, frozen=True):
-    """Operations that convert containers, and the reason; it is empty if no container is named."""
-
-    ops: tuple[patch.Op, ...] = ()
-    reason: str = ""
-    warnings: tuple[str, ...] = ()  # Shown to the author of the pod.
-
-
-def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True) -> Conversion:
+def convert(
+    pod: Pod, how: StartPolicy, settings: PodSettings, *, proxy_first: bool, known: bool = True
+) -> patch.Step:
     """Make native sidecars of a new pod's named containers, and of known ones if ``known``.
 
     The containers keep their order and come after the init containers. A bad annotation converts
@@ -46,12 +40,10 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
     Without ``proxy_first`` nothing is converted: with istio-cni a sidecar that starts before the
     proxy has no network. If it waits for the network in a probe or a hook, the pod never starts.
     """
-    try:
-        own = own_sidecars.of(pod.metadata) or ()
-    except BadValueError as error:
-        warning = Remark(Code.BAD_VALUE, f"{error}; no container is changed")
-        return Conversion(reason=str(error), warnings=(str(warning),))
-    rules = sidecars.combined(how.sidecars, own, _known(pod) if known else ())
+    if why := settings.problem(SIDECARS):
+        return patch.Step(why)
+    by_default = _known(pod, settings) if known else ()
+    rules = sidecars.combined(how.sidecars, settings.sidecars, by_default)
     chosen = {name for name, rule in rules.items() if rule.how is How.NATIVE}
     placed = [
         (place, container)
@@ -60,17 +52,16 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
     ]
     named = [container for _, container in placed]
     if not named:
-        return Conversion()
+        return patch.Step()
     if why := _impossible(pod, how, proxy_first=proxy_first):
         text = _left(named, why)
-        by_author = {rule.container for rule in own} & {container.name for container in named}
-        return Conversion(
-            reason=text,
-            warnings=(text,) if by_author or how.counted else (),
-        )
+        by_author = {rule.container for rule in settings.sidecars} & {
+            container.name for container in named
+        }
+        return patch.Step(text, warnings=(text,) if by_author or how.counted else ())
     if why := _too_many(pod, named):
         text = _left(named, why)
-        return Conversion(reason=text, warnings=(text,))
+        return patch.Step(text, warnings=(text,))
     kept = [container for container in named if _has_rules(container)]
     moved = {place: container for place, container in placed if not _has_rules(container)}
     reasons = list[str]()
@@ -79,14 +70,14 @@ def convert(pod: Pod, how: StartPolicy, *, proxy_first: bool, known: bool = True
         reasons.append(f"made native: {_listed(moved.values())}")
     if kept:
         warnings.append(_left(kept, "it has a restartPolicy or a resizePolicy of its own"))
-    return Conversion(
+    return patch.Step(
+        "; ".join(reasons + warnings),
         ops=tuple(_operations(pod, moved)),
-        reason="; ".join(reasons + warnings),
         warnings=tuple(warnings),
     )
 
 
-def _known(pod: Pod) -> Iterator[SidecarRule]:
+def _known(pod: Pod, settings: PodSettings) -> Iterator[SidecarRule]:
     """Yield rules for known sidecars that are native by default: no pod is worse off with them.
 
     Nothing is yielded if the pod ends them itself: by `quit-after`, by a script, by a payload that
@@ -100,8 +91,7 @@ def _known(pod: Pod) -> Iterator[SidecarRule]:
     payload = [each for each in pod.containers if each.name not in {PROXY, *rows}]
     if not (rows and payload):
         return
-    overrides = read_overrides(pod)
-    if overrides.opt_out or overrides.after:
+    if settings.left_alone or settings.after:
         return
     text = "\n".join(map(scripts.said, (*payload, *pod.init_containers)))
     kills = pod.spec.share_process_namespace and "kill" in text

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import msgspec
 
 from istio_aux.model import ending, resources
-from istio_aux.model.annotations import read_overrides, templates
+from istio_aux.model.annotations import templates
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.limits import Limit
 from istio_aux.model.owners import BATCH, JobCounts, api_of, controller
 from istio_aux.model.pod import Pod
+from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
 from istio_aux.model.scripts import ends_its_proxy
@@ -58,8 +59,8 @@ def certain(pod: Pod, how: StartPolicy) -> str:
     """
     if pod.restart_policy != "OnFailure" or how.job is None or not how.job.restarts:
         return ""
-    overrides = read_overrides(pod)
-    if not how.quits or overrides.opt_out or overrides.after or own_init(pod):
+    settings = PodSettings.of(pod)
+    if not how.quits or settings.left_alone or settings.after or own_init(pod):
         return ""
     return next((it.text for it in ends_its_proxy(pod) if it.code is Code.END_PROXY), "")
 

@@ -8,7 +8,7 @@ parent; ``move`` fails only without what is to be moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -29,6 +29,18 @@ class Move(msgspec.Struct, frozen=True, tag_field="op", tag="move"):
 
 
 Op = Add | Move
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A part of what admission changes: why, annotations to set, operations, and warnings."""
+
+    reason: str = ""
+    writes: Mapping[str, str] = {}
+    ops: tuple[Op, ...] = ()
+    warnings: tuple[str, ...] = ()  # Shown to the author of the pod.
+    started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
+    native: bool = False  # Whether the pod's proxy is native, or will be.
+
 
 _encoder = msgspec.json.Encoder()
 

@@ -19,43 +19,32 @@ from istio_aux.model.annotations import (
     MPI_OPERATOR,
     OPERATOR,
     PEERS,
-    BadValueError,
-    choice,
     mark,
     text_label,
 )
-from istio_aux.model.findings import Code, Remark
 from istio_aux.model.pod import PROXY, Pod
+from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Peers
 
-_own = choice(
-    PEERS,
-    Peers,
-    "whether its peers reach its undeclared ports directly; a bad value opens no port",
-    overrides="peers",
-)
 _authors = (mark(INCLUDED), mark(EXCLUDED))
 _of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 
 
-def inbound_ports(pod: Pod, option: Peers) -> tuple[str | None, tuple[Remark, ...]]:
+def inbound_ports(pod: Pod, option: Peers, settings: PodSettings) -> str | None:
     """Decide about a pod that is about to be created, and that Istio has not injected yet.
 
-    Returns the new value of `includeInboundPorts`, None if it does not change, and a warning for
-    the author: a bad value opens no port. The option is for pods that end; a pod's own annotation
-    counts whether it ends or not.
+    Returns the new value of `includeInboundPorts`, None if it does not change: a bad value of the
+    pod's own annotation opens no port. The option is for pods that end; the annotation counts
+    whether the pod ends or not.
     """
-    try:
-        own = _own.of(pod.metadata)
-    except BadValueError as error:
-        return None, (Remark(Code.BAD_VALUE, f"{error}; no port is opened"),)
+    own = settings.peers
     if (own or option) is Peers.MESH or (own is None and pod.restart_policy == "Always"):
-        return None, ()
+        return None
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
-    if any(author.on(pod.metadata) for author in _authors):
-        return None, ()
+    if settings.problem(PEERS) or any(author.on(pod.metadata) for author in _authors):
+        return None
     in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
-    return ",".join(map(str, () if in_no_service else _declared_ports(pod))), ()
+    return ",".join(map(str, () if in_no_service else _declared_ports(pod)))
 
 
 def _declared_ports(pod: Pod) -> list[int]:

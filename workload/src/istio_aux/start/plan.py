@@ -9,10 +9,10 @@ pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.ya
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import chain
 
-import msgspec
+from msgspec.structs import replace
 
 from istio_aux.model import ending, resources
 from istio_aux.model.annotations import (
@@ -24,24 +24,23 @@ from istio_aux.model.annotations import (
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
-    BadValueError,
-    choice,
     injected,
     mark,
     native_asked,
     not_native_because,
     start_order,
-    unread,
     workflow_node,
 )
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.names import TIMEOUT_FLAG, WAIT
 from istio_aux.model.owners import JobCounts, controller
-from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod, Struct
-from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
+from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod
+from istio_aux.model.pod_settings import PodSettings, unread
+from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.text import listed, one_line
 from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
+from istio_aux.start.patch import Step
 
 HOLD_TIMEOUT = 300
 """Seconds for which the hook of our hold waits for the proxy. Istio's gives up after 60 s: then the
@@ -54,31 +53,32 @@ HOOK_COMMAND = f"{FIRST}/lifecycle/postStart/exec/command"
 _ABSENT = f"no container is called {PROXY}"
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
-_mode = choice(START, StartMode, "how the payload starts after its proxy", overrides="start-mode")
 _signalled = mark(SIGNALLED_WITH)
 
 
-class Plan(Struct, frozen=True):
-    """Operations to apply in order, the reason, and warnings for the user."""
+class Plan(Step, frozen=True):
+    """All that admission changes in a pod: its steps, joined. ``ops`` set ``writes``, too."""
 
-    ops: tuple[patch.Op, ...]
-    reason: str
-    warnings: tuple[str, ...] = ()
-    started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
-    native: bool = False  # Whether the pod's proxy is native, or will be.
     job: OwnerReference | None = None  # The pod's Job, if the plan depends on what it counts.
-    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # Annotations to set.
 
-
-class _Order(NamedTuple):
-    """How the payload starts after the proxy, the reason, and the changes for it."""
-
-    reason: str
-    started_with: str | None = None
-    native: bool = False
-    writes: Mapping[str, str] = {}
-    ops: tuple[patch.Op, ...] = ()
-    warnings: tuple[str, ...] = ()
+    @classmethod
+    def of(cls, pod: Pod, steps: Sequence[Step]) -> Plan:
+        """Join steps, without what is there already. If annotations would be too large: none."""
+        there = (pod.metadata.annotations or {}).items()
+        written = chain.from_iterable(each.writes.items() for each in steps)
+        writes = dict(entry for entry in written if entry not in there)
+        warnings = tuple(chain.from_iterable(each.warnings for each in steps))
+        if writes and (why := _too_large(pod, writes)):
+            return cls(why, warnings=(f"left alone: {why}", *warnings))
+        ops = chain.from_iterable(each.ops for each in steps)
+        return cls(
+            "; ".join(filter(None, (each.reason for each in steps))),
+            writes,
+            (*ops, *_entries("annotations", pod.metadata.annotations, writes)),
+            warnings,
+            next(filter(None, (each.started_with for each in steps)), None),
+            any(each.native for each in steps),
+        )
 
 
 Excluded = Callable[[Pod], str]
@@ -117,79 +117,72 @@ def plan(
         if not unlabelled:
             label = _entries("labels", meta.labels, {INJECT: "true"})
             injection = injection.labelled()
-    own, bad = own_mode(pod)
+    settings = PodSettings.of(pod)
     none = next(injection.refusals(), "")
-    order = _start_order(pod, how, own, none)
-    converted = native_sidecars.Conversion()
-    losses = list[str]()
+    steps = [order := _start_order(pod, how, settings.start, none), _said(pod, order)]
     if not none:
-        losses += map(str, _losses(pod, how, native=order.native))
-        converted = native_sidecars.convert(
-            pod,
-            how,
-            proxy_first=order.native,
-            known=(own or how.mode) is not StartMode.NONE,
+        steps.append(_peers(pod, how, settings))
+        steps.append(_losses(pod, how, native=order.native))
+        steps.append(
+            native_sidecars.convert(
+                pod,
+                how,
+                settings,
+                proxy_first=order.native,
+                known=(settings.start or how.mode) is not StartMode.NONE,
+            )
         )
-    ports, closed = peers.inbound_ports(pod, how.peers)
-    warnings = [*order.warnings, *map(str, closed), *losses]
-    reasons = [order.reason]
-    writes = {**order.writes}
-    if order.started_with:
-        writes[STARTED_WITH] = order.started_with
-    if _signals(pod, order):
-        writes[SIGNALLED_WITH] = NO_SIGNAL
-    if ports is not None and not none and not injected.on(meta):
-        reasons.append(f"inbound ports of the proxy: {ports or 'none'}")
-        writes[peers.INCLUDED] = ports
-    there = (meta.annotations or {}).items()
-    writes = {key: text for key, text in writes.items() if (key, text) not in there}
-    if writes and (why := _too_large(pod, writes)):
-        order = _Order(why)
-        converted = native_sidecars.Conversion()
-        reasons = [why]
-        writes = {}
-        warnings.insert(0, f"left alone: {why}")
-    ops = converted.ops + order.ops + _entries("annotations", meta.annotations, writes)
-    reasons.append(converted.reason)
+    planned = Plan.of(pod, steps)
+    reason = planned.reason
     if label:
-        reasons = [f'added label {INJECT}: "true"', *(reasons if ops else ())]
-    elif unlabelled and not ops:
-        reasons = [unlabelled]
-    return Plan(
-        ops=label + ops,
-        reason="; ".join(filter(None, reasons)),
-        warnings=(*map(str, (*bad, *unread(meta))), *warnings, *converted.warnings),
-        started_with=order.started_with,
-        native=order.native,
-        job=controller(meta) if _depends_on_job(pod, how, converted) else None,
-        writes=writes,
+        reason = "; ".join([f'added label {INJECT}: "true"', *([reason] if planned.ops else [])])
+    elif unlabelled and not planned.ops:
+        reason = unlabelled
+    return replace(
+        planned,
+        ops=label + planned.ops,
+        reason=reason,
+        warnings=(*map(str, bad_values(pod, settings)), *planned.warnings),
+        job=controller(meta) if _depends_on_job(pod, how, steps[-1]) else None,
     )
 
 
-def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Iterator[Remark]:
-    """Yield warnings: the sidecar takes the pod's network while it ends, or makes it refused."""
-    if not native and (lost := ending.cut_off(pod)):
-        yield Remark(Code.CUT_OFF, lost)
-    if small := resources.too_small(pod, native=native, proxy=how.proxy):
-        yield Remark(Code.REFUSED, small)
+def _said(pod: Pod, order: Step) -> Step:
+    """Write the start order, and a signal without effect where Argo Workflows would send one.
+
+    Argo does not signal a native proxy.
+    """
+    if order.started_with is None:
+        return Step()
+    writes = {STARTED_WITH: order.started_with}
+    unsaid = not _signalled.on(pod.metadata) and not injected.on(pod.metadata)
+    if order.started_with == "hold" and workflow_node.on(pod.metadata) and unsaid:
+        writes[SIGNALLED_WITH] = NO_SIGNAL
+    return Step(writes=writes)
 
 
-def bad_values(pod: Pod) -> tuple[Remark, ...]:
-    """Remarks on bad values of the pod's start annotations, and on keys that nothing reads."""
-    _, bad = own_mode(pod)
-    _, closed = peers.inbound_ports(pod, Peers.MESH)
-    return (*bad, *closed, *unread(pod.metadata))
+def _peers(pod: Pod, how: StartPolicy, settings: PodSettings) -> Step:
+    """Say which ports of the pod its proxy receives."""
+    ports = None if injected.on(pod.metadata) else peers.inbound_ports(pod, how.peers, settings)
+    if ports is None:
+        return Step()
+    return Step(f"inbound ports of the proxy: {ports or 'none'}", {peers.INCLUDED: ports})
 
 
-def own_mode(pod: Pod) -> tuple[StartMode | None, tuple[Remark, ...]]:
-    """The start mode of the pod's own annotation, and remarks if its value is bad."""
-    try:
-        return _mode.of(pod.metadata), ()
-    except BadValueError as error:
-        return None, (Remark(Code.BAD_VALUE, f"{error}; ignored"),)
+def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
+    """Warn that the sidecar takes the pod's network while it ends, or makes it refused."""
+    lost = "" if native else ending.cut_off(pod)
+    small = resources.too_small(pod, native=native, proxy=how.proxy)
+    remarks = Remark(Code.CUT_OFF, lost), Remark(Code.REFUSED, small)
+    return Step(warnings=tuple(str(each) for each in remarks if each.text))
 
 
-def _depends_on_job(pod: Pod, how: StartPolicy, converted: native_sidecars.Conversion) -> bool:
+def bad_values(pod: Pod, settings: PodSettings) -> tuple[Remark, ...]:
+    """Remarks on bad values of the pod's own annotations, and on keys that nothing reads."""
+    return (*(each.remark for each in settings.problems), *unread(pod.metadata))
+
+
+def _depends_on_job(pod: Pod, how: StartPolicy, converted: Step) -> bool:
     if converted.ops:
         return how.job is None and not_native.is_of_job(pod)
     return how.capability.can and not injected.on(pod.metadata) and not_native.asks(pod, how)
@@ -202,10 +195,10 @@ def before_injection(pod: Pod) -> Pod:
     kept.pop(INJECTED, None)
     if kept.pop(NOT_NATIVE, None) is not None:  # Admission asked for a classic proxy.
         kept.pop(NATIVE_SIDECAR, None)
-    return msgspec.structs.replace(
+    return replace(
         pod,
-        metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
-        spec=msgspec.structs.replace(
+        metadata=replace(pod.metadata, annotations=kept),
+        spec=replace(
             pod.spec,
             containers=tuple(c for c in pod.containers if c.name != PROXY),
             init_containers=tuple(c for c in pod.init_containers if c.name not in added),
@@ -220,9 +213,9 @@ def after_injection(pod: Pod, made: Plan) -> Pod:
         return pod
     native = made.native
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
-    return msgspec.structs.replace(
+    return replace(
         pod,
-        spec=msgspec.structs.replace(
+        spec=replace(
             pod.spec,
             containers=pod.containers if native else (*pod.containers, proxy),
             init_containers=(*pod.init_containers, proxy) if native else pod.init_containers,
@@ -301,7 +294,7 @@ def _longer(pod: Pod) -> tuple[patch.Op, ...]:
     return (patch.Add(HOOK_COMMAND, wait),)  # `add` replaces the member that is there.
 
 
-def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> _Order:
+def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> Step:
     unsaid = not native_asked.on(pod.metadata)
     asked = native_asked.get(pod.metadata) is True
     unasked = unsaid and how.capability is Capability.UNASKED
@@ -311,7 +304,7 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -
         none = "start-mode: none"
     if none:
         native = pod.has_native_proxy if injected.on(pod.metadata) else asked or unasked
-        return _Order(none, native=native)
+        return Step(none, native=native)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
@@ -323,7 +316,7 @@ def _on_request(
     how: StartPolicy,
     own: StartMode | None,
     merge: proxy_config.Merge,
-) -> _Order:
+) -> Step:
     """Ask for a native sidecar where it can be had and does no harm, else hold."""
     unsaid = not native_asked.on(pod.metadata)
     asked = native_asked.get(pod.metadata) is True
@@ -341,12 +334,12 @@ def _on_request(
     if due and unsaid:
         return _native(own, merge, how, warnings)
     if asked and (due or how.capability.can):
-        return _Order(
+        return Step(
             f'annotation {NATIVE_SIDECAR}: "true" is already there',
             native=True,
             warnings=warnings,
         )
-    return _hold(pod, merge, warnings=warnings)._replace(native=asked)
+    return replace(_hold(pod, merge, warnings=warnings), native=asked)
 
 
 def _unasked(
@@ -354,14 +347,14 @@ def _unasked(
     how: StartPolicy,
     own: StartMode | None,
     merge: proxy_config.Merge,
-) -> _Order:
+) -> Step:
     """Leave the start to Istio, which makes the proxy native with or without istio-aux."""
     if own is not StartMode.NATIVE and (harm := not_native.certain(pod, how)):
         order = _hold(pod, merge, harm)
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(harm, 255)}
-        return order._replace(writes={**classic, **order.writes})
+        return replace(order, writes={**classic, **order.writes})
     # The author gets no warning about a Job or limits that were not read.
-    known = msgspec.structs.replace(
+    known = replace(
         how,
         job=how.job or JobCounts(),
         limits=how.limits or (),
@@ -370,8 +363,8 @@ def _unasked(
     harm = next(not_native.reasons(pod, known), None) if ends else None
     warnings = _although(harm, "as Istio makes it unasked")
     if (own or how.mode) is StartMode.HOLD:
-        return _hold(pod, merge, warnings=warnings)._replace(native=True)
-    return _Order("Istio makes its sidecar native unasked", native=True, warnings=warnings)
+        return replace(_hold(pod, merge, warnings=warnings), native=True)
+    return Step("Istio makes its sidecar native unasked", native=True, warnings=warnings)
 
 
 def _although(harm: Remark | None, why: str) -> tuple[str, ...]:
@@ -398,7 +391,7 @@ def _hold(
     harm: str = "",
     *,
     warnings: tuple[str, ...] = (),
-) -> _Order:
+) -> Step:
     """Ask for hold; ``harm`` is why the proxy is not native, if that is the reason."""
     reason, because = merge.reason, dict[str, str]()
     if harm:
@@ -407,8 +400,8 @@ def _hold(
         reason, because = f"{reason}; not native: {harm}", {NOT_NATIVE: one_line(harm, 255)}
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
     if merge.holds and (text or because):
-        return _Order(reason, "hold", writes=because | text, warnings=warnings)
-    return _Order(reason, writes=text, warnings=(*filter(None, [merge.warning]), *warnings))
+        return Step(reason, because | text, warnings=warnings, started_with="hold")
+    return Step(reason, writes=text, warnings=(*filter(None, [merge.warning]), *warnings))
 
 
 def _native(
@@ -416,35 +409,35 @@ def _native(
     merge: proxy_config.Merge,
     how: StartPolicy,
     warnings: tuple[str, ...],
-) -> _Order:
+) -> Step:
     """Ask for a native sidecar, unless the author declines hold and does not ask for native.
 
     The author's text stays, with a warning if Istio refuses it.
     """
     if merge.declined and own is not StartMode.NATIVE:
-        return _Order(merge.reason, warnings=warnings)
+        return Step(merge.reason, warnings=warnings)
     if merge.refused and merge.warning:
         warnings = (merge.warning, *warnings)
     if how.counted:
         counted = f"{PROXY}: {ending.COUNTED}, which is 137 if it is killed"
         warnings = (*warnings, counted)
-    return _Order(
+    return Step(
         "added native sidecar",
-        "native",
-        native=True,
-        writes={NATIVE_SIDECAR: "true"},
+        {NATIVE_SIDECAR: "true"},
         warnings=warnings,
+        started_with="native",
+        native=True,
     )
 
 
-def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
+def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Step:
     """Order for an injected pod: only hold is possible, Istio's webhook is not called again."""
     reason = "the sidecar is already injected"
     if pod.has_native_proxy:
         reason += ", as a native one"
         # Our own annotation, from before Istio ran: hold has no effect in a native sidecar.
         asked = start_order.get(pod.metadata) == "hold"
-        return _Order(reason, "native" if asked else None, native=True)
+        return Step(reason, started_with="native" if asked else None, native=True)
     if not merge.holds:  # The annotation gets no new text then, either.
         return _hold(pod, merge)
     ops, held = hold(pod)
@@ -452,18 +445,12 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> _Order:
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
     ours = ops or text or start_order.get(pod.metadata) == "hold"
     if ops is None or not ours:
-        return _Order(reason)
+        return Step(reason)
     longer = _longer(pod)
     reason += f", which waits up to {HOLD_TIMEOUT} s" if longer else ""
     if not (ops or text):
-        return _Order(reason, ops=longer)
-    return _Order(f"{reason}; {merge.reason}", "hold", writes=text, ops=ops + longer)
-
-
-def _signals(pod: Pod, order: _Order) -> bool:
-    """Whether Argo Workflows would end the proxy. It does not signal a native one."""
-    unsaid = not _signalled.on(pod.metadata) and not injected.on(pod.metadata)
-    return order.started_with == "hold" and workflow_node.on(pod.metadata) and unsaid
+        return Step(reason, ops=longer)
+    return Step(f"{reason}; {merge.reason}", text, ops + longer, started_with="hold")
 
 
 def _too_large(pod: Pod, writes: dict[str, str]) -> str:
