@@ -78,7 +78,8 @@ def test_explain_prints_one_object_a_pod(answer: Answer) -> None:
     why = "exited 0 (Completed), not restarted (restartPolicy Never)"
     shown = {
         "namespace": "training", "name": "job-x7k2p", "uid": "u-1", "action": "quit",
-        "state": "stuck", "code": "IA0101", "codes": ["IA0101"],
+        "state": "stuck", "code": "IA0101", "codes": ["IA0101"], "requests": {},
+        "since": "2026-11-21T08:16:29Z",
         "reason": "the program finished (exit 0); istio-proxy still runs",
         "containers": {
             "main": {"role": "payload", "finished": True, "why": why},

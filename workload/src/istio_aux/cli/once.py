@@ -10,13 +10,14 @@ import asyncio
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, suppress
+from typing import Any
 
 from msgspec import structs
 
 from istio_aux.cli import cluster, report, workloads
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge.installation import Installation
-from istio_aux.judge.pods import state_of
+from istio_aux.judge.pods import about, state_of
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import now, system_clock
@@ -25,7 +26,7 @@ from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
 from istio_aux.model.documents import run_now
 from istio_aux.model.kubelet import Kubelet
-from istio_aux.model.owners import PodController, controller
+from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests, held
@@ -93,9 +94,7 @@ class _FreeRun:
         self._client = client
         self._request = request
         self._policy = policy
-        self.verdicts: dict[
-            Key, report.QuitVerdict
-        ] = {}  # What would be done, and then what was done.
+        self.verdicts = dict[Key, report.Outcome]()  # What would be done, and then what was done.
         self._looked_at = 0
         self._hung = set[Key]()
         self._ends: dict[Key, End] = {}
@@ -125,10 +124,11 @@ class _FreeRun:
         named = bool(self._request.targets)
         decision = decide_once(facts, system_clock())
         phase = pod.status.phase
-        outcome: report.QuitResult = "kept"
+        outcome = "kept"
         reason = pod.unschedulable or decision.reason
         requests = held(pod)
-        stuck = state_of(pod, decision) == "stuck"
+        state = state_of(pod, decision)
+        stuck = state == "stuck"
         running = phase == "Running" or stuck
         due = stuck or (isinstance(decision, Wait) and decision.until)
         if phase in {"Succeeded", "Failed"}:
@@ -144,13 +144,14 @@ class _FreeRun:
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
             key = pod.metadata.key
-            self.verdicts[key] = report.QuitVerdict(
-                *key,
-                outcome,
-                reason,
-                requests,
-                owner=str(controller(pod.metadata) or ""),
-            )
+            found: dict[str, Any] = {
+                **structs.asdict(about(pod)),
+                "state": state or "",
+                "code": (decision.code or "") if state else "",
+                "reason": reason,
+                "requests": requests,
+            }
+            self.verdicts[key] = report.Outcome(outcome=outcome, **found)
 
     def apply(self, resource: Pod) -> None:
         """Pass a pod that hangs to the controller: it was listed, or has changed."""
@@ -232,7 +233,7 @@ class _FreeRun:
             return True
         return state.unwatched or state.asks_for == "quit"
 
-    def _outcome(self, key: Key) -> report.QuitVerdict:
+    def _outcome(self, key: Key) -> report.Outcome:
         """What became of a pod that hung, and why."""
         state = self._quit.known.get(key)
         end = self._ends.get(key, End(reason=_GONE))
@@ -370,10 +371,11 @@ def _restarts(
     repair: RepairController,
     done: Mapping[Key, Restart],
     request: workloads.ClusterRequest,
-) -> Iterator[report.RestartVerdict]:
+) -> Iterator[report.Outcome]:
     """Yield the pods that were or would be restarted, and all others, each with the reason."""
     for key, action in done.items():
-        yield report.RestartVerdict(key.namespace, key.name, "restarted", action.reason)
+        found: dict[str, Any] = {"state": "unmeshed", "code": action.code, "reason": action.reason}
+        yield report.Outcome(outcome="restarted", **key._asdict(), **found)
     candidates, dry_run = [it.uid for it in repair.candidates()], request.dry_run
     chosen = candidates[: request.limit] if dry_run else []
     not_chosen = {*candidates} - {*chosen}
@@ -381,9 +383,6 @@ def _restarts(
     if dry_run or len(done) >= request.limit:
         late = f": the limit is {request.limit}"
     for pod in run_now(repair.unmeshed()):
-        yield report.RestartVerdict(
-            pod.namespace,
-            pod.name,
-            "would-restart" if pod.uid in chosen else "kept",
-            f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason,
-        )
+        reason = f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason
+        found = {**structs.asdict(pod), "reason": reason}
+        yield report.Outcome(outcome="would-restart" if pod.uid in chosen else "kept", **found)

@@ -77,7 +77,7 @@ class Output(msgspec.Struct, frozen=True):
         stream.buffer.write(shown)
 
     def _told(self, item: msgspec.Struct) -> dict[str, object]:
-        every = msgspec.structs.asdict(item) if isinstance(item, Found) else item
+        every = msgspec.structs.asdict(item) if type(item) is Found else item
         told: dict[str, object] = msgspec.to_builtins(every)
         for name in _COMMANDS & told.keys():
             told[name] = "\n".join(line + self.flags for line in str(told[name]).splitlines())

@@ -21,46 +21,39 @@ from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installations, Judgement
-from istio_aux.judge.pods import judge
+from istio_aux.judge.pods import about, judge
 from istio_aux.model.answers import MOST, Holder, group
 from istio_aux.model.documents import run_now
 from istio_aux.model.findings import Code, Remark, ignored
 from istio_aux.model.found import HELD, Found, State
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.resources import Requests, total
-from istio_aux.model.text import NO_COMMAND, Command, listed, printable, printable_json
-from istio_aux.quit.facts import ContainerVerdict
+from istio_aux.model.text import NO_COMMAND, listed, printable, printable_json
 from istio_aux.quit.rules import Wait
 from istio_aux.repair.rules import (
     RepairAction,
 )
 from istio_aux.start.plan import effective_start
 
-QuitResult = Literal["freed", "would-free", "stuck", "kept", "gone", "ended"]  # `quit --help`, too.
 
+class Explanation(Found, frozen=True, kw_only=True):
+    """The answer of `explain`: the finding with a state, if there is one, and all else."""
 
-class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer of `explain`; its JSON names are a contract."""
-
-    namespace: str
-    name: str
-    uid: str
-    action: str
-    reason: str
-    containers: dict[str, ContainerVerdict]
     start: str | None = None
     end: str = ""  # What the pod loses, or has lost, at its end.
     installation: str = ""  # The installation whose settings count.
-    state: str = ""  # The state that `audit` shows.
-    code: str = ""  # The code of the finding with that state.
     codes: tuple[str, ...] = ()  # Codes of all findings, also about annotations and the end.
     ignored: tuple[str, ...] = ()
     verdict: str = ""  # The action that the pod alone asks for, if ``action`` is another one.
-    left_out: str = ""  # As in `Found`; likewise below.
-    free: Command = NO_COMMAND
-    restart: Command = NO_COMMAND
-    change: Command = NO_COMMAND
-    policy: str = ""  # A podFailurePolicy in YAML, for the pod's next Job.
+
+
+class Outcome(Found, frozen=True, kw_only=True, omit_defaults=False):
+    """One line of `quit` or `restart-unmeshed`: what became of a pod, or would."""
+
+    outcome: Literal[
+        "freed", "would-free", "stuck", "kept", "gone", "ended", "restarted", "would-restart"
+    ]  # `--help` says what they mean.
+    seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -78,28 +71,6 @@ class Audit(msgspec.Struct, frozen=True):
     def holders(self) -> list[Holder]:
         """What holds pods; the JSON names of each are a contract."""
         return run_now(group(each for each in self.findings if each.state in HELD))
-
-
-class RestartVerdict(msgspec.Struct, frozen=True):
-    """One line of `restart-unmeshed`; its JSON names are a contract."""
-
-    namespace: str
-    name: str
-    outcome: Literal["restarted", "would-restart", "kept"]
-    reason: str
-
-
-class QuitVerdict(msgspec.Struct, frozen=True):
-    """One line of `quit`; its JSON names are a contract."""
-
-    namespace: str
-    name: str
-    uid: str
-    outcome: QuitResult
-    reason: str
-    requests: Requests | None = None  # What the pod holds, or gave back; None: it is not known.
-    owner: str = ""  # As in `Found`.
-    seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
 
 def explain(
@@ -120,7 +91,6 @@ def explain(
     ``now`` there are no ages. Findings with codes to ``ignore`` are left out.
     """
     decision = judged.decision
-    about = pod.metadata
     found = judge(pod, judged, meshed, notes)
     first = found[0] if found and found[0].state else None
     reason = sentences.cause(judged.facts, decision, judged.reason, now) + held
@@ -133,34 +103,26 @@ def explain(
     if first and first.state == "failed":
         reason = "; ".join(filter(None, (first.reason, first.fix)))
     told = [each for each in found if each.code not in ignore]
-    shown = first if first in told else None
+    starts = (_line(it) for it in told if not (it.state or it.code in _NOT_OF_THE_START))
+    shown = first if first and first in told else about(pod)
+    explained: dict[str, Any] = {
+        **msgspec.structs.asdict(shown),
+        "action": judged.action,
+        "reason": reason,
+        "containers": judged.facts.table,
+        "left_out": judged.left_out,
+        "change": judged.change,
+        "restart": restart,
+        "free": first.free if first else NO_COMMAND,
+    }
     return Explanation(
-        **about.key._asdict(),
-        action=judged.action,
-        reason=reason,
-        containers=judged.facts.table,
-        start="; ".join(
-            filter(
-                None,
-                (
-                    start or effective_start(pod),
-                    *(_line(it) for it in told if not (it.state or it.code in _NOT_OF_THE_START)),
-                ),
-            )
-        )
-        or None,
+        **explained,
+        start="; ".join(filter(None, (start or effective_start(pod), *starts))) or None,
         end="".join(_line(it) for it in told if it.code in _OF_THE_END),
         installation=judged.installation.name,
-        state=shown.state if shown else "",
-        code=shown.code if shown else "",
         codes=tuple(dict.fromkeys(each.code for each in told)),
         ignored=tuple(dict.fromkeys(each.code for each in found if each.code in ignore)),
         verdict="" if decision.action == judged.action else decision.action,
-        left_out=judged.left_out,
-        change=judged.change,
-        restart=restart,
-        free=first.free if first else NO_COMMAND,
-        policy=shown.policy if shown else "",
     )
 
 
@@ -315,7 +277,7 @@ def check_text(
 
 
 def restarts_text(
-    verdicts: Sequence[RestartVerdict],
+    verdicts: Sequence[Outcome],
     terminal: Terminal,
     *,
     dry_run: bool,
@@ -342,7 +304,7 @@ def restarts_text(
 
 
 def quits_text(
-    verdicts: Sequence[QuitVerdict],
+    verdicts: Sequence[Outcome],
     terminal: Terminal,
     *,
     dry_run: bool,
@@ -368,14 +330,14 @@ def quits_text(
 class Row(NamedTuple):
     """The pods of an owner that have the same ``word`` and reason, or one pod without an owner.
 
-    The word is the state of a `Found`, or the outcome of a `QuitVerdict`.
+    The word is the state of a `Found`, or that of an `Outcome`.
     """
 
     namespace: str
     owner: str
     word: str
     reason: str
-    pods: list[Any]
+    pods: list[Any]  # Of type `Found`.
 
     @property
     def since(self) -> datetime | None:
@@ -388,11 +350,11 @@ class Row(NamedTuple):
         return total(pod.requests for pod in self.pods if pod.requests)
 
 
-def by_owner(items: Iterable[Found | QuitVerdict], word: str) -> list[Row]:
+def by_owner(items: Iterable[Found], word: str) -> list[Row]:
     """Group pods by owner, reason, and the field that ``word`` names."""
-    groups = defaultdict[tuple[str, str, str, str], list[Found | QuitVerdict]](list)
+    groups = defaultdict[tuple[str, str, str, str], list[Found]](list)
     for each in items:
-        owner = sentences.owner(each.owner, getattr(each, "created", None)) or f"pod/{each.name}"
+        owner = sentences.owner(each.owner, each.created) or f"pod/{each.name}"
         groups[each.namespace, owner, getattr(each, word), each.reason].append(each)
     return [Row(*key, pods) for key, pods in groups.items()]
 

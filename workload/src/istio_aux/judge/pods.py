@@ -50,16 +50,11 @@ def judge(
     ``lately``, a failure of the pod long before that time is no finding.
     """
     action, expectation = meshed or (None, None)
-    about = Found(
-        **pod.metadata.key._asdict(),
-        owner=str(owners.controller(pod.metadata) or ""),
-        created=pod.metadata.creation_timestamp,
-        node=pod.spec.node_name or "",
-    )
+    of = about(pod)
     first = (
-        _unmeshed(pod, about, action, expectation)
-        or _hanging(pod, about, judged)
-        or _failed(about, judged, recent_failure(pod, lately) if lately else failure(pod))
+        _unmeshed(pod, of, action, expectation)
+        or _hanging(pod, of, judged)
+        or _failed(of, judged, recent_failure(pod, lately) if lately else failure(pod))
     )
     remarks = [
         *notes,
@@ -69,7 +64,17 @@ def judge(
     ]
     return (
         *filter(None, [first]),
-        *(msgspec.structs.replace(about, code=each.code, reason=each.text) for each in remarks),
+        *(msgspec.structs.replace(of, code=each.code, reason=each.text) for each in remarks),
+    )
+
+
+def about(pod: Pod) -> Found:
+    """Name a pod, its owner, age and node; nothing is found yet."""
+    return Found(
+        **pod.metadata.key._asdict(),
+        owner=str(owners.controller(pod.metadata) or ""),
+        created=pod.metadata.creation_timestamp,
+        node=pod.spec.node_name or "",
     )
 
 
