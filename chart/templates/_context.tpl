@@ -65,10 +65,14 @@ template's name and the root. */}}
 
 {{- $text := .Files.Get "files/rules.json" }}
 {{- $allowed := get (fromJson $text) "namespaces" }}
-{{- $namespaces := include "istio-aux.namespaces" (list $allowed (index $s "namespace-selectors")) | fromJsonArray }}
-{{- $pods := include "istio-aux.requirements" (list "pod-selector" (index $s "pod-selector")) | fromJsonArray }}
-{{- /* Only the workload reads it. */}}
-{{- $_ := include "istio-aux.requirements" (list "inject-selector" (index $s "inject-selector")) }}
+{{- $namespaces := list }}
+{{- range index $s "namespace-selectors" | default (list dict) }}
+{{- $namespaces = append $namespaces (include "istio-aux.requirements" . | fromJsonArray) }}
+{{- if gt (len (include "istio-aux.selector" .)) (int $allowed.longest) }}
+{{- fail (printf "settings.namespace-selectors: %s: expected a shorter selector" (toRawJson . | trunc 60)) }}
+{{- end }}
+{{- end }}
+{{- $pods := include "istio-aux.requirements" (index $s "pod-selector") | fromJsonArray }}
 {{- $rules := $text
   | replace "@APP@" $names.name
   | replace "\"@PODS@\"," (include "istio-aux.items" $pods)

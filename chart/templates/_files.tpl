@@ -7,6 +7,15 @@
   "webhook-configuration" $c.webhook_configuration
 }}
 {{- range $name, $value := .Values.settings }}
+{{- if has $name (list "pod-selector" "inject-selector") }}
+{{- $value = include "istio-aux.selector" $value }}
+{{- else if eq $name "namespace-selectors" }}
+{{- $selectors := list }}
+{{- range $value }}
+{{- $selectors = append $selectors (include "istio-aux.selector" .) }}
+{{- end }}
+{{- $value = join ";" $selectors }}
+{{- end }}
 {{- if not (and (eq $name "root-namespace") (empty $value)) }}
 {{- $_ := set $settings $name $value }}
 {{- end }}

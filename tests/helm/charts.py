@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import yaml
 from istio_aux.model.names import SETTINGS
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.settings import read_published
 from lab.release import CHART, given, run
 from lightkube import codecs
+from msgspec.structs import replace
 
 import manifests
 
@@ -49,6 +51,9 @@ def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
         sent["metadata"].pop("labels", None)
         if SETTINGS in (notes := sent["metadata"].get("annotations", {})):
             told, asked = read_published(notes[SETTINGS])
+            # Their order decides nothing.
+            some = sorted(told.namespace_selectors.alternatives, key=str)
+            told = replace(told, namespace_selectors=NamespaceSelectors(tuple(some)))
             # The charm leaves out what another entry includes.
             named = [each for each in asked.named if each.namespace not in asked.models]
             notes[SETTINGS] = told, asked.models, asked.namespaces, frozenset(named)

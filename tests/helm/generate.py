@@ -15,11 +15,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 from istio_aux import settings
 from istio_aux.model.names import REGISTRY
 from istio_aux.model.pod import PROXY
-from istio_aux.model.selectors import DNS_LABEL, LONGEST_SELECTOR, MOST_SELECTORS
+from istio_aux.model.selectors import (
+    DNS_LABEL,
+    DNS_SUBDOMAIN,
+    LONGEST_SELECTOR,
+    MOST_SELECTORS,
+    NamespaceSelectors,
+    Operator,
+    Selector,
+)
 from istio_aux.model.sidecars import RULE, SHIPPED
 from lab.options import OPTIONS
 from lab.release import CHART
@@ -103,7 +112,6 @@ def _rules() -> str:
     sections: dict[str, Any] = {
         "constants": manifests.CONSTANTS,
         "namespaces": {
-            "most": MOST_SELECTORS,
             "longest": LONGEST_SELECTOR,
             "never": every["matchExpressions"],
         },
@@ -213,13 +221,61 @@ _SIDECAR: Final = (
     re.sub(r"\?P<\w+>", "", RULE.pattern).replace("|quit", "")  # Only some names have a rule.
     + f"|(?:{'|'.join(SHIPPED)})=quit"
 )
-# What a text may be; the templates check selectors.
-_TEXTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "root-namespace": {"pattern": f"^({DNS_LABEL.pattern})?$"},
+# A label's key and value (apimachinery pkg/util/validation IsQualifiedName, IsValidLabelValue).
+_NAME: Final = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY: Final = f"^({DNS_SUBDOMAIN.pattern}/)?{_NAME}$"
+_VALUE: Final = {"type": "string", "pattern": f"^({_NAME})?$"}
+_SELECTOR: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "matchLabels": {
+            "type": "object",
+            "patternProperties": {_KEY: _VALUE},
+            "additionalProperties": False,
+        },
+        "matchExpressions": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "key": {"type": "string", "pattern": _KEY},
+                    "operator": {"enum": [str(each) for each in Operator]},
+                    "values": {"type": "array", "minItems": 1, "items": _VALUE},
+                },
+                "required": ["key", "operator"],
+                "if": {"properties": {"operator": {"enum": ["In", "NotIn"]}}},
+                "then": {"required": ["values"]},
+                "else": {"not": {"required": ["values"]}},
+            },
+        },
+    },
+}
+# What a setting may be, if more is said than its type.
+_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "namespace-selectors": {
+        "type": "array",
+        "maxItems": MOST_SELECTORS,
+        "items": {**_SELECTOR, "minProperties": 1},
+    },
+    "pod-selector": _SELECTOR,
+    "inject-selector": _SELECTOR,
+    "root-namespace": {"type": "string", "pattern": f"^({DNS_LABEL.pattern})?$"},
     "sidecars": {
+        "type": "string",
         "pattern": rf"^(?:\s*(?:{_SIDECAR})?\s*(?:,|$))*$",
         "not": {"pattern": rf"(^|,)\s*{PROXY}="},
     },
+}
+
+
+_SELECTORS: Final = {
+    "namespace-selectors": "The namespaces to look after: one of these label selectors must match;"
+    " without one, all.",
+    "pod-selector": "The pods to look after, as a label selector; an empty one means all.",
+    "inject-selector": "The pods that get a sidecar although their annotation says no, as a label"
+    " selector; an empty one means none.",
 }
 
 
@@ -233,7 +289,9 @@ def _schema(present: str) -> str:
 
 
 def _meaning(name: str) -> str:
-    """The description of a setting: that of the charm's option, if there is one."""
+    """The description of a setting: that of the charm's option, if it is of the same kind."""
+    if name in _SELECTORS:
+        return _SELECTORS[name]
     if name in OPTIONS:
         return " ".join(OPTIONS[name]["description"].partition("\n\n")[0].split())
     text = settings.OPTIONS[name].meaning
@@ -247,12 +305,16 @@ def _kind(name: str) -> dict[str, Any]:
         case float():
             return {"type": "number", "minimum": 0}
         case _:
-            return {"type": "string", **_TEXTS.get(name, {})}
+            return dict(_KINDS[name])
 
 
 def default(name: str) -> Any:
     """A setting's default as a value of the chart."""
     match settings.default(name):
+        case NamespaceSelectors() as selected:
+            return [*map(selector, sorted(selected.alternatives, key=str))]
+        case _ if name in _SELECTORS:
+            return {}
         case None | ():
             return ""
         case float() as number:
@@ -261,12 +323,29 @@ def default(name: str) -> Any:
             return str(other)
 
 
+def selector(found: Selector) -> dict[str, Any]:
+    """A label selector as the API has it; what a label must be in the short form."""
+    labels = dict[str, str]()
+    expressions = list[Any]()
+    for each in found.requirements:
+        if each.operator is Operator.IN and len(each.values) == 1 and each.key not in labels:
+            labels[each.key] = each.values[0]
+        else:
+            expressions.append(msgspec.to_builtins(each))
+    parts = {"matchLabels": labels, "matchExpressions": expressions}
+    return {name: part for name, part in parts.items() if part}
+
+
 def _values(present: str) -> str:
     """The values, with a setting for each of the workload's."""
     lines: list[str] = []
     for name in SETTINGS:
         lines += _comment(_meaning(name))
-        lines.append(f"  {name}: {json.dumps(default(name))}")
+        value = default(name)
+        if isinstance(value, list):
+            lines += [f"  {name}:", *(f"  - {json.dumps(each)}" for each in value)]
+        else:
+            lines.append(f"  {name}: {json.dumps(value)}")
     return _between(present, "settings:\n", "\n\n", "\n".join(lines))
 
 

@@ -31,7 +31,7 @@ def text(chart: Mapping[str, Any], values: str) -> str:
 
 Version {chart["version"]}, for Kubernetes `{chart["kubeVersion"]}`.
 [How to install it](../docs/how-to/helm.md). `settings` has the workload's settings under their own
-names: [the options](../docs/reference/options.md) say what each does, and its default.
+names: [the options](../docs/reference/options.md) say what each does. Selectors are the API's.
 
 ## Values
 

@@ -133,7 +133,7 @@ def other(cluster: lab.Cluster, home: Path, release: Release) -> Release:
     found = Release(cluster, home, "other", "elsewhere")
     found.install(
         {
-            "settings.namespace-selectors": "team=other",
+            "settings.namespace-selectors": [{"matchLabels": {"team": "other"}}],
             "settings.start-mode": "hold",
             "settings.race-policy": "restart",
             "networkPolicy.enabled": True,

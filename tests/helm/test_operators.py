@@ -30,7 +30,7 @@ def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Relea
     found.install(
         {
             "certificates.from": "cert-manager",
-            "settings.namespace-selectors": "team=issued",
+            "settings.namespace-selectors": [{"matchLabels": {"team": "issued"}}],
         }
     )
     yield found

@@ -16,7 +16,7 @@ from istio_aux.model.selectors import (
     parse,
     parse_namespaces,
 )
-from lab.selector_cases import VALID
+from lab.selector_cases import INVALID, VALID
 
 ALL = "a=b,c!=d,e in (x,y),f notin (w,z),g,!h"
 
@@ -120,6 +120,12 @@ def test_one_of_the_selectors_of_namespaces_must_match(
     text: str, labels: dict[str, str], expected: bool
 ) -> None:
     assert parse_namespaces(text).matches(labels) is expected
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_a_text_that_is_no_selector_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse(text)
 
 
 @pytest.mark.parametrize("text", VALID)

@@ -94,7 +94,9 @@ class _FreeRun:
         self._client = client
         self._request = request
         self._policy = policy
-        self.verdicts = dict[Key, report.Outcome]()  # What would be done, and then what was done.
+        self.verdicts = dict[
+            Key, report.PodOutcome
+        ]()  # What would be done, and then what was done.
         self._looked_at = 0
         self._hung = set[Key]()
         self._ends: dict[Key, End] = {}
@@ -151,7 +153,7 @@ class _FreeRun:
                 "reason": reason,
                 "requests": requests,
             }
-            self.verdicts[key] = report.Outcome(outcome=outcome, **found)
+            self.verdicts[key] = report.PodOutcome(outcome=outcome, **found)
 
     def apply(self, resource: Pod) -> None:
         """Pass a pod that hangs to the controller: it was listed, or has changed."""
@@ -233,7 +235,7 @@ class _FreeRun:
             return True
         return state.unwatched or state.asks_for == "quit"
 
-    def _outcome(self, key: Key) -> report.Outcome:
+    def _outcome(self, key: Key) -> report.PodOutcome:
         """What became of a pod that hung, and why."""
         state = self._quit.known.get(key)
         end = self._ends.get(key, End(reason=_GONE))
@@ -371,11 +373,11 @@ def _restarts(
     repair: RepairController,
     done: Mapping[Key, Restart],
     request: workloads.ClusterRequest,
-) -> Iterator[report.Outcome]:
+) -> Iterator[report.PodOutcome]:
     """Yield the pods that were or would be restarted, and all others, each with the reason."""
     for key, action in done.items():
         found: dict[str, Any] = {"state": "unmeshed", "code": action.code, "reason": action.reason}
-        yield report.Outcome(outcome="restarted", **key._asdict(), **found)
+        yield report.PodOutcome(outcome="restarted", **key._asdict(), **found)
     candidates, dry_run = [it.uid for it in repair.candidates()], request.dry_run
     chosen = candidates[: request.limit] if dry_run else []
     not_chosen = {*candidates} - {*chosen}
@@ -385,4 +387,4 @@ def _restarts(
     for pod in run_now(repair.unmeshed()):
         reason = f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason
         found = {**structs.asdict(pod), "reason": reason}
-        yield report.Outcome(outcome="would-restart" if pod.uid in chosen else "kept", **found)
+        yield report.PodOutcome(outcome="would-restart" if pod.uid in chosen else "kept", **found)

@@ -47,7 +47,7 @@ class Explanation(Found, frozen=True, kw_only=True):
     verdict: str = ""  # The action that the pod alone asks for, if ``action`` is another one.
 
 
-class Outcome(Found, frozen=True, kw_only=True, omit_defaults=False):
+class PodOutcome(Found, frozen=True, kw_only=True, omit_defaults=False):
     """One line of `quit` or `restart-unmeshed`: what became of a pod, or would."""
 
     outcome: Literal[
@@ -277,7 +277,7 @@ def check_text(
 
 
 def restarts_text(
-    verdicts: Sequence[Outcome],
+    verdicts: Sequence[PodOutcome],
     terminal: Terminal,
     *,
     dry_run: bool,
@@ -304,7 +304,7 @@ def restarts_text(
 
 
 def quits_text(
-    verdicts: Sequence[Outcome],
+    verdicts: Sequence[PodOutcome],
     terminal: Terminal,
     *,
     dry_run: bool,
@@ -330,7 +330,7 @@ def quits_text(
 class Row(NamedTuple):
     """The pods of an owner that have the same ``word`` and reason, or one pod without an owner.
 
-    The word is the state of a `Found`, or that of an `Outcome`.
+    The word is the state of a `Found`, or that of an `PodOutcome`.
     """
 
     namespace: str
