@@ -52,6 +52,7 @@ ELSEWHERE = {
     ("start/plan.py", "of"),
     ("model/templates.py", "_step"),
     ("model/injection_request.py", "of"),
+    ("model/pod_settings.py", "unread"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),
 }
