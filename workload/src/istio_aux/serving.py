@@ -86,10 +86,10 @@ P = TypeVar("P", bound=Peer)
 class Connections(OrderedDict[P, None]):
     """The open connections of a port; the first one has waited longest.
 
-    A connection counts as answered once it got a good answer. It is closed only to make room for
-    another answered one. The connection that has waited longest is closed: first one of an address
-    with more than half of the room, then of an address without a good answer, then of one with a
-    recent good answer, and last of an API server.
+    A connection is answered once it got a good answer. An answered one is closed only to make room
+    for another. Of each kind the one that has waited longest is closed, in this order: those of an
+    address that has more than half of the room, of an address that got no good answer, of one that
+    got a good answer lately, of an API server.
     """
 
     def __init__(self, most: int, memory: int, known: Container[str] = ()) -> None:
@@ -215,7 +215,8 @@ class Connection(web.RequestHandler, Peer):
 
     def finish(self, response: web.StreamResponse) -> web.StreamResponse:
         """Return the answer to a request, perhaps the last one."""
-        if not self._messages:  # Else the next request stays counted: its client may never read.
+        # If a next request has come already, its bytes stay counted: the client may never read.
+        if not self._messages:
             self.listener.connections.hold(self, response.content_length or 0)
         if response.status < HTTPStatus.BAD_REQUEST:
             self.listener.connections.answer(self)

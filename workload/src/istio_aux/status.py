@@ -47,7 +47,7 @@ RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any
 
 
 def shown_by_charm(status: answers.ProcessStatus) -> tuple[object, ...]:
-    """What the charm shows of a status: without times, counters and numbers of attempts."""
+    """The part of a status that the charm shows: it has no times, counters or attempts."""
     return (
         status.stuck_total,
         status.blocked_total,

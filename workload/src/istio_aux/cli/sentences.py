@@ -45,7 +45,10 @@ def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) 
 
 
 def owner(reference: str, created: datetime | None) -> str:
-    """The TYPE/NAME of a pod's owner: of the CronJob, if the Job's name and ``created`` fit one."""
+    """The owner of a pod as TYPE/NAME. For a Job that a CronJob made, it is the CronJob.
+
+    Whether one did is judged by the Job's name and by when the pod was ``created``.
+    """
     kind, _, name = reference.partition("/")
     if kind == "Job" and (cron := owners.cron_job(name, created)):
         kind, name = "CronJob", cron

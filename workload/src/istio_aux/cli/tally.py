@@ -58,7 +58,7 @@ class Tally:
     ) -> report.Audit:
         """Return all findings, except those with codes to ``ignore``.
 
-        ``unread`` says which failed reads would have shown whether pods lack their sidecar.
+        ``unread`` names reads that failed, for each of which some pods may lack their sidecar.
         """
         ignored, remarks = {*ignore}, [*remarks]
         number = self._unknown.total() + len(self._unreadable)

@@ -246,7 +246,7 @@ class FoundTemplate(NamedTuple):
 
     pod: Pod
     workload: str  # As ``KIND/NAME``.
-    job: owners.JobCounts | None  # What it counts as a failure.
+    job: owners.JobCounts | None  # What the pod's Job counts as a failure; None: there is no Job.
 
 
 async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:

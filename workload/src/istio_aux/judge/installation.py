@@ -145,10 +145,11 @@ class Installations(msgspec.Struct, frozen=True):
         return any(each.settings.namespace_selectors.matches(labels) for each in self.found)
 
     def shared(self, namespaces: Mapping[str, Labels]) -> dict[tuple[str, ...], list[str]]:
-        """The namespaces that several installations select, by the names of these installations.
+        """Group the namespaces that several installations select by who selects them.
 
-        ``namespaces`` has labels by name. Installations may share a namespace if each has a
-        pod-selector of its own.
+        ``namespaces`` has the labels of each namespace. The result has the names of installations,
+        and the namespaces that these select. It leaves out those namespaces in which each
+        installation has a pod-selector of its own.
         """
         shared = dict[tuple[str, ...], list[str]]()
         for namespace, labels in sorted(namespaces.items()):

@@ -430,7 +430,11 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
 
 
 def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Iterator[CheckResult]:
-    """Report injected namespaces that are not selected: each has ((why, command), pods)."""
+    """Report namespaces that are injected and not selected.
+
+    ``namespaces`` has for each why it is not selected, the command that selects it, and how many
+    Job-like pods it has.
+    """
     check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.partition(": ")
@@ -485,7 +489,10 @@ _STARTED = {
 
 
 def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[CheckResult]:
-    """Summarise ``changes`` (pod names by the answer of `change`) of ``seen`` selected pods."""
+    """Say what would change about ``seen`` selected pods, and how many need no change.
+
+    ``changes`` has the names of pods, by what `change` answered about them.
+    """
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
         yield _ok("pods", f"{len(names)} {what}: {listed(names, most=NAMED)}")
