@@ -22,9 +22,11 @@ from istio_aux.cli.output import Output
 from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit
 from istio_aux.cli.terminal import Terminal
+from istio_aux.judge.installation import Installations
 from istio_aux.model import selectors
 from istio_aux.model.findings import Code
 from istio_aux.model.found import Found
+from istio_aux.model.resources import Requests
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
@@ -155,6 +157,15 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
     ):
         assert what in text
     assert "no pod was kept by a sidecar, among 7 unfinished pods" in page(Audit([], 7), NOON)
+
+
+def test_a_page_says_neither_that_a_stuck_pod_uses_what_it_has_nor_what_is_not_known() -> None:
+    found = [finding("stuck", requests=Requests()), finding("unmeshed")]
+    unknown = Installations(gap="this account may not list mutatingwebhookconfigurations")
+    shown = page(Audit(found, 2, installations=unknown), NOON)
+    assert (shown.count("<td>nothing</td>"), shown.count("<td>in use</td>")) == (1, 1)
+    assert "istio-aux is not installed" not in shown
+    assert "istio-aux is not installed" in page(Audit(found, 2), NOON)
 
 
 @pytest.mark.parametrize("where", ["namespace", "name", "reason", "left_out", "fix", "by"])

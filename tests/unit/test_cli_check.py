@@ -12,7 +12,7 @@ from unit.test_cli_unmeshed import Istio
 @pytest.mark.parametrize(
     ("refused", "why"),
     [
-        ("/namespaces", "not known: it is tried in a namespace, and which there are is not known"),
+        ("/namespaces", "not known: the namespaces in which it is tried are not known"),
         ("/mutatingwebhookconfigurations",
          "not known: this account may not list mutatingwebhookconfigurations"),
     ],
@@ -43,6 +43,6 @@ async def test_it_counts_the_pods_that_audit_names(ask: Ask) -> None:
         shown = await ask(api, "check", "-o", "json", "--timeout", "10")
     assert [(each["name"], each["code"]) for each in objects(named)] == [("chosen", "IA0105")]
     lacks, others = [each["what"] for each in objects(shown) if each["check"] == "pods"]
-    assert "lack the sidecar that Istio would give them" in lacks
+    assert "are outside their mesh, which race-policy decides about" in lacks
     assert "shop/chosen" in lacks
     assert others == "1 of 2 need no change"

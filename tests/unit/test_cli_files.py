@@ -234,7 +234,7 @@ def test_a_manifest_is_bounded_as_a_review_is(answer: Answer) -> None:
     outcome = answer("mutate", stdin=made)
     assert (outcome.status, outcome.lines) == (2, [])
     assert "the Pod has" in outcome.errors[0]
-    assert "strings, and 30000 are looked at" in outcome.errors[0]
+    assert "strings, not at most 30000" in outcome.errors[0]
 
 
 @pytest.mark.parametrize(

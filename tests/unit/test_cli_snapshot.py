@@ -164,7 +164,7 @@ def test_without_istios_policy_it_is_not_known_which_pods_it_injects(run: Run) -
 
 def test_a_pod_that_is_not_known_is_not_said_to_be_well(run: Run) -> None:
     shown = audit(run, given(PLAIN))
-    where = "in all namespaces (1 looked at), but of 1 it is not known"
+    where = "in all namespaces (1 looked at), 1 cannot be judged"
     assert shown.out.startswith(f"no pod hangs or lacks its sidecar {where}\n")
     assert shown.out.endswith("(unknown: 1)\n")
     assert shown.status == 1
@@ -199,8 +199,8 @@ def manifest(_at: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (grace, "what keeps a pod had not lasted as of the newest time"),
-        (starting, "what keeps a pod had not lasted as of the newest time"),
+        (grace, "what keeps a pod had not lasted long at the newest time"),
+        (starting, "what keeps a pod had not lasted long at the newest time"),
         (held, "a payload is held, and only its proxy knows whether it is ready"),
         (manifest, "a pod has no status"),
     ],

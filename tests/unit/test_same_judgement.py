@@ -408,7 +408,7 @@ async def disagreements(
             counted = {
                 int(count)
                 for count, _, of in (it["what"].partition(" ") for it in checked)
-                if of.startswith(("lack the sidecar", "are finished, and"))
+                if of.startswith(("are outside their mesh", "are finished, and"))
             }
             codes = Counter(it["code"] for it in audited if not it["left_out"])
             wrong = counted ^ {codes["IA0101"], codes["IA0105"] + codes["IA0106"]} - {0}

@@ -13,6 +13,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, QUIT_AFTER
 from istio_aux.model.pod import Container, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import LEFT_ALONE, NEVER_MET, NOT_BEGUN, Ignore, Quit, Report, Wait, Way
 from unit.rules.pods import (
     EMPTY,
@@ -52,6 +53,12 @@ def held(
         "status": {"initContainerStatuses": statuses(init)},
     }
     return job({"istio-proxy": proxy, "main": main}, **more | fields)
+
+
+def test_a_pod_that_has_only_a_native_proxy_holds_no_payload() -> None:
+    """The API server refuses a pod without containers, so that one is from a file."""
+    init = {"initContainers": [{"name": "istio-proxy", "restartPolicy": "Always"}]}
+    assert PodFacts(job({}, phase="Pending", spec=init), QuitPolicy()).holding is None
 
 
 @pytest.mark.parametrize(

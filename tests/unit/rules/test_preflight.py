@@ -275,6 +275,8 @@ def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_comman
     (note,) = preflight.unselected({"team": (out, 3)})
     assert (*coded([note]), note.do, note.run) == ("note IA0316", "an admin labels it", out[1])
     assert note.what.startswith("team is injected and not selected, and has 3 Job-like pods")
+    two = f"a/ours: {out[0]}; b/other: {out[0]}"
+    assert [each.do for each in preflight.unselected({"team": ((two, change), 3)})] == [note.do]
     many = {f"team-{number}": (out, 1) for number in range(9)}
     *_, last = preflight.unselected(many)
     assert last.what == "and 4 more such namespaces"
@@ -449,7 +451,7 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
     ("pod", "expectation", "capability", "says"),
     [
         (job({"main": exited(0), "istio-proxy": RUNNING}), YES, Capability.NATIVE, "told to exit"),
-        (job({"main": RUNNING}), YES, Capability.NATIVE, "lack the sidecar"),
+        (job({"main": RUNNING}), YES, Capability.NATIVE, "are outside their mesh"),
         (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.NATIVE, "native sidecar"),
         (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.CLASSIC, "would be held"),
         (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING},

@@ -33,9 +33,10 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
+from istio_aux.model.selectors import parse
 from istio_aux.start import patch, review
 from istio_aux.start.peers import PEERS
-from istio_aux.start.plan import Plan, before_injection, effective_start, plan
+from istio_aux.start.plan import Plan, after_injection, before_injection, effective_start, plan
 from istio_aux.start.review import Outcome
 from lab import start_cases
 from lab.start_cases import CASES, HOLDING, TEXTS, Case, outcome
@@ -432,6 +433,13 @@ def test_the_other_webhook_gives_pods_a_label_and_their_start(
     assert result.outcome is outcome
 
 
+def test_a_pod_that_refuses_and_gets_the_label_will_have_a_sidecar() -> None:
+    found = pods.convert(document({"main": None}, labels={"app": "x"}, **REFUSES))
+    made = plan(found, StartPolicy(inject=parse("app=x")))
+    assert after_injection(found, made).has_proxy
+    assert not after_injection(found, plan(found, StartPolicy())).has_proxy
+
+
 @pytest.mark.parametrize(
     ("metadata", "shown"),
     [
@@ -496,9 +504,9 @@ def test_an_object_of_another_kind_is_left_alone_with_a_warning() -> None:
             id="an old version",
         ),
         pytest.param({"request": {"uid": "705ab4f5"}}, '"" ""', id="no apiVersion"),
-        pytest.param(request(more=[{}] * 50_000), "objects, and 50000 are", id="objects"),
-        pytest.param(request(more=["a"] * 30_000), "strings, and 30000 are", id="strings"),
-        pytest.param(request(more=[1] * 100_000), "values, and 100000 are", id="numbers"),
+        pytest.param(request(more=[{}] * 50_000), "objects, not at most 50000", id="objects"),
+        pytest.param(request(more=["a"] * 30_000), "strings, not at most 30000", id="strings"),
+        pytest.param(request(more=[1] * 100_000), "values, not at most 100000", id="numbers"),
     ],
 )
 def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(

@@ -271,7 +271,7 @@ def show_audit(pods: report.Audit, request: workloads.ClusterRequest, now: datet
 
 
 async def audit_pods(client: Client, request: workloads.ClusterRequest) -> report.Audit:
-    """Read the pods that have not finished, or failed lately, and judge each of them as of now.
+    """Read the unfinished pods, and those that failed lately, and judge each of them as of now.
 
     The result's ``notes`` say what is not known. A refused read that only the search for unmeshed
     pods needs is a note, too, and no `KubeError`.
@@ -336,7 +336,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
 
 
 class _Holds:
-    """Asks the proxies of pods that, by their status, are held for long whether they are ready.
+    """Asks proxies whether they are ready if their pods' status shows a long hold.
 
     The kubelet may be pulling the payload's image instead. So only a proxy that says that it is not
     ready makes a finding.

@@ -38,7 +38,7 @@ _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In example
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status.
 
-    0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
+    0, or 130 after Ctrl-C; 1 if something failed or is not known; 2 for bad arguments or input.
     """
     if "_ARGCOMPLETE" in os.environ:  # A shell asks what may come next.
         import argcomplete  # noqa: PLC0415 - no other call needs it
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # As shells have it: 128 + SIGINT.
     except Exception as error:
-        if args.debug or args.run is _serve:  # Its log keeps the trace.
+        if args.debug or args.run is _serve:  # `serve` logs the trace.
             raise
         why = one_line(f"{type(error).__name__}: {error}")
         report.complain(f"{FAULT}: {why}: please report what --debug before the command prints")
@@ -172,7 +172,7 @@ def _request(args: argparse.Namespace) -> ClusterRequest:
 
 
 class _Version(argparse.Action):
-    """Shows the version, which is read only here: that takes longer than `explain`."""
+    """Shows the version, which is read only on demand: that takes longer than `explain`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - see above
@@ -346,7 +346,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         _config,
         "the settings of `serve` (default: those that the installation says it has)",
     ),
-    "pre": _flag("before an install: ask what the account that installs needs"),
+    "pre": _flag("before an install: check the rights of the account for that"),
     "to": {
         "choices": ["native", "ambient"],
         "metavar": "WHERE",
@@ -369,7 +369,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
     "limit": _value("N", _count, "how many pods to restart at most (default: 10)", default=10),
     "report": _value("FILE", Path, "write also a page of HTML for people without a cluster"),
-    "holders": _flag("show only what keeps stuck and blocked pods, and what these request"),
+    "holders": _flag("show only what keeps pods, and what these pods request"),
     "capability": _value(
         "unasked|native|classic",
         _capability,
@@ -390,7 +390,7 @@ _CLUSTER = "config kubeconfig context as"  # How to reach a cluster, and whose s
 _OF_PODS = "namespace all-namespaces"
 _JUDGED = f"namespace-selectors {_CLUSTER}"
 _GIVEN = {
-    "help": "what kubectl has read of a cluster, JSON or YAML, in its place; - is stdin",
+    "help": "output of kubectl get, JSON or YAML, instead of a cluster; - is stdin",
 }
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
 _CHANGED = {

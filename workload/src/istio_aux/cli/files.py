@@ -153,7 +153,7 @@ def _read(
         return key, {}
     if key in templates.WORKLOADS:
         if why := review.too_much(body):
-            raise ValueError(f"the {kind} {why} are looked at")
+            raise ValueError(f"the {kind} {why}")
         return key, msgspec.json.decode(body)
     raise _NoPodsError(
         f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"

@@ -26,9 +26,10 @@ _MEANS = {
     "blocked": "finished or deleted, but something keeps it",
     "unstarted": "not started, because of a sidecar",
     "lost": "runs without network: its proxy ended",
-    "unmeshed": "runs outside the mesh: it has no proxy",
+    "unmeshed": "runs outside the mesh",
     "failed": "failed because of the mesh, or its proxy had to start again",
 }
+_HOLDS_NOTHING = {"failed": "", "lost": "in use", "unmeshed": "in use"}
 
 
 def _to_do(row: Row) -> tuple[str, Command]:
@@ -115,7 +116,7 @@ def _table_row(row: Row, now: datetime) -> str:
         f"<b>{_text(row.owner)}</b><br>{_text(row.namespace)}, {number}",
         f'<b class="{row.word}">{row.word}</b> {code}<br>{_MEANS[row.word]}',
         f"{age(row.since, now)}<br><small>{minute(row.since)}</small>",
-        _text(holds or ("" if row.word == "failed" else "in use")),
+        _text(holds or _HOLDS_NOTHING.get(row.word, "nothing")),
         _text(row.reason),
         _text(what) + (f"<code>{escape(run)}</code>" if run else ""),
     )
@@ -125,9 +126,12 @@ def _table_row(row: Row, now: datetime) -> str:
 def _foot(audit: Audit, now: datetime) -> str:
     lines = [f"Made by istio-aux audit, {minute(now)}."]
     if audit.unknown:
-        lines.append(f"Of {audit.unknown} more pods it is not known.")
+        lines.append(f"{audit.unknown} more pods cannot be judged.")
     names = audit.installations.names
-    lines.append(f"Installation: {listed(names)}." if names else "istio-aux is not installed.")
+    if names:
+        lines.append(f"Installation: {listed(names)}.")
+    elif not (audit.installations.gap or audit.installations.problems):
+        lines.append("istio-aux is not installed.")
     left_out = dict.fromkeys(each.left_out for each in audit.findings if each.left_out)
     told = [*audit.notes, *(f"Not looked after: {why}" for why in left_out)]
     items = [f"<li>{_text(each)}</li>" for each in told]

@@ -330,7 +330,7 @@ def quits_text(
 class Row(NamedTuple):
     """The pods of an owner that have the same ``word`` and reason, or one pod without an owner.
 
-    The word is the state of a `Found`, or that of an `PodOutcome`.
+    The word is the state of a `Found`, or the outcome of a `PodOutcome`.
     """
 
     namespace: str

@@ -125,12 +125,12 @@ def left_out(findings: Sequence[Found], terminal: Terminal) -> list[str]:
 
 
 def unmeshed(findings: Sequence[Found], terminal: Terminal) -> list[str]:
-    """Say how the pods that lack their sidecar get it."""
+    """Say how the pods that are outside their mesh get into it."""
     ways = Counter((it.fix, it.restart) for it in findings if it.state == "unmeshed")
     lines = list[str]()
     for (fix, restart), number in ways.most_common(MOST):
         lines += to_paste(
-            f"{number} of these pods lack their sidecar: {fix}",
+            f"{number} of these pods are outside their mesh: {fix}",
             restart,
             terminal,
         )

@@ -152,7 +152,7 @@ class _Snapshot:
         )
         if audit.unknown:
             audit = msgspec.structs.replace(
-                audit, among=f"{audit.among}, but of {audit.unknown} it is not known"
+                audit, among=f"{audit.among}, {audit.unknown} cannot be judged"
             )
         return audit
 
@@ -212,5 +212,5 @@ def _unsure(judged: Judgement, later: Judgement) -> str:
     if judged.decision.stage == "held":
         return "a payload is held, and only its proxy knows whether it is ready"
     if state_of(pod, later.decision):
-        return "what keeps a pod had not lasted as of the newest time"
+        return "what keeps a pod had not lasted long at the newest time"
     return ""

@@ -16,8 +16,8 @@ TYPE is what kubectl takes. The pods of a workload are those that have it as an
 owner, over any number of owners between them; in a file, those that it will
 have. In files, grace periods count as over; their newest time shows what the
 kubelet forgot to start.
-Of a Job that has failed, is suspended or is managed by another controller that
-is said, too, and of one without pods what Events say of those.
+It also says if a Job has failed, is suspended or has another controller, and if
+it has no pods, what Events say about its pods.
 
 Exit status: 1 if a pod cannot be read, or what is named has no pods; 2 if a
 document is bad, or nothing of a file has known pods. All others are answered.""",
@@ -64,13 +64,13 @@ of an owner that have one state for one reason, such as all Jobs of a CronJob;
 `istio-aux explain NAME` has each pod.
 States:
   stuck     every payload container is finished, and the proxy still runs
-  blocked   payload containers are finished, and others, which the reason names,
-            keep the pod, or a proxy that cannot exit; or an annotation is
-            invalid; or it is deleted, and does not go for five minutes more
+  blocked   payload containers are finished, and the reason names what keeps the
+            pod: containers, a proxy that cannot exit, or a bad annotation; or
+            the pod is Terminating for five minutes after its grace period
   lost      the proxy ended, and a payload container may still run
   unstarted the payload has not started, because of the container that the
             reason names: a sidecar that is not ready, or that cannot run
-  unmeshed  there is no proxy, although Istio would inject one today
+  unmeshed  the pod is outside the mesh, in which Istio would put it today
   failed    in the last hour the pod failed because of its mesh; or the payload
             of a pod that runs has ended its native proxy
 SINCE is when the last finished container ended; for a lost pod, when its proxy
@@ -145,8 +145,8 @@ examples:
   istio-aux restart-unmeshed
   istio-aux restart-unmeshed -n team --limit 5 --yes
 
-Does once what `serve` does all the time with race-policy: restart, but never
-for pods of Jobs. The next pod of a controller follows when the new one is Ready
+Does once what `serve` does all the time with race-policy: restart. Pods of Jobs
+stay. The next pod of a controller follows when the new one is Ready
 with its sidecar. Outcomes:
   restarted      the pod was evicted
   would-restart  without --yes: it would be

@@ -148,7 +148,7 @@ _REFUSING = {
     To.NATIVE: Obstacle(
         Code.REFUSE,
         f"refuse a sidecar by {INJECT}",
-        f"{_TAKE_OUT}: they end beside that one",
+        f"{_TAKE_OUT}: pods with a native one end",
     ),
     To.AMBIENT: Obstacle(
         Code.REFUSE,
@@ -188,8 +188,8 @@ _ENDING = Obstacle(
 )
 _PORTS = Obstacle(
     Code.CLOSED_TO_AMBIENT,
-    f"allow other ports than {HBONE}, by which pods of an ambient mesh are reached",
-    f"allow TCP port {HBONE}, too",
+    f"close port {HBONE}, by which pods of an ambient mesh are reached",
+    f"allow TCP port {HBONE}",
     Verdict.PROBLEM,
 )
 _BOTH = Obstacle(

@@ -349,7 +349,7 @@ def untried(mesh: ControlPlanes, missing: Container[str]) -> Iterator[CheckResul
     why = "its probe has no answer yet"
     do = "check again"
     if "namespaces" in missing:
-        why = "it is tried in a namespace, and which there are is not known"
+        why = "the namespaces in which it is tried are not known"
         do = "grant the account the right to list and watch namespaces"
     yield unknown("injector", why, do)
 
@@ -421,7 +421,7 @@ def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iter
             "ambient",
             Code.NO_AGENT,
             f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
-            "; new pods there do not start, or outside the mesh",
+            "; new pods there do not start, or start outside the mesh",
             "look at its pods there",
             command("kubectl get pods -A -l {} -o wide", AGENTS[name]),
         )
@@ -437,7 +437,7 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Ite
     """
     check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
-        _, _, do = why.partition(": ")
+        _, _, do = why.rpartition(": ")
         yield _note(
             check,
             Code.NOT_SELECTED,
@@ -472,7 +472,7 @@ def change(
         return "are finished, and their sidecars would be told to exit now"
     match meshed:
         case repair.ReportUnmeshed(unmeshed=True):
-            return "lack the sidecar that Istio would give them: race-policy"
+            return "are outside their mesh, which race-policy decides about"
         case _ if not expectation.expected:
             return None
         case _:
@@ -532,7 +532,7 @@ def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult
             f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
             f" over {LONG} s of grace, and lose the network {DRAIN:g} s after SIGTERM:"
             f" {listed(whose, most=NAMED)}",
-            f"write {START}: native into the templates, or terminationDrainDuration into theirs"
+            f"write {START}: native into the templates, or terminationDrainDuration into their"
             f" {PROXY_CONFIG}",
         )
 

@@ -16,7 +16,7 @@ State = Literal["stuck", "blocked", "lost", "unstarted", "unmeshed", "failed"]
 SERVED: tuple[State, ...] = ("unmeshed", "stuck", "blocked", "lost", "unstarted")
 """States that `serve` knows: it does not watch pods that are over."""
 HELD = frozenset[str]({"stuck", "blocked", "unstarted"})
-"""States in which containers hold a pod."""
+"""States of pods that something keeps, with what they request."""
 
 Role = Literal["payload", "sidecar", "ignored", "init"]
 
@@ -45,13 +45,15 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Empty: worth a note, but the pod neither hangs nor lacks anything. A dry run has `would quit`.
     state: State | Literal["would quit", ""] = ""
     code: str = ""  # One of `findings.Code`; the charm may read one of another version.
-    # When the last finished payload container ended, or the proxy of a lost pod, or when an
-    # unstarted pod could have started, or an unmeshed one was created; None: unknown.
+    # When the payload ended; of a lost pod, when its proxy did; of an unstarted one, when it could
+    # have started; of an unmeshed one, its creation; of a deleted one, the deletion; of a failed
+    # one, when it failed. None: unknown.
     since: datetime | None = None
     action: str = ""  # What is done about the pod: see `judge.installation.Judgement`.
     reason: str = ""
-    # What a blocked pod waits for: containers, or an invalid annotation. For a stuck pod, the
-    # containers that keep it after its proxy, or the sidecar that does not exit.
+    # What a blocked pod waits for: containers, an annotation with a bad value, its node, or
+    # finalizers. Of a stuck pod, the containers that keep it after its proxy, or the sidecar that
+    # does not exit.
     by: tuple[str, ...] = ()
     containers: dict[str, ContainerVerdict] = {}
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.

@@ -2,8 +2,8 @@
 
 To add an annotation: declare its key here, give `PodSettings` a field, and let a rule read that.
 A value that cannot be used is a `Problem`: admission warns of it, `explain` has it as a finding,
-and its field is as if the annotation were absent. If it is about the end of the proxy, the proxy is
-left alone as well, because what its author meant may need it.
+and its field keeps its default. If it is about the end of the proxy, the proxy is left alone as
+well, because what its author meant may need it.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class PodSettings(Struct, frozen=True):
     start: StartMode | None = None
     peers: Peers | None = None
     opt_out: str = ""  # Its annotation, if it says that the proxy is never told to exit.
-    sidecars: tuple[SidecarRule, ...] = ()  # The pod's own rules, before the option's by name.
+    sidecars: tuple[SidecarRule, ...] = ()  # Its own rules, which override those of the option.
     after: frozenset[str] = frozenset()  # The containers that keep the proxy running; empty: all.
     grace: float | None = None  # Seconds from the end of the payload to the quit.
-    status_port: int = DEFAULT_STATUS_PORT  # See `status_port`.
+    status_port: int = DEFAULT_STATUS_PORT  # Where its agent listens; 0: nowhere.
     problems: tuple[Problem, ...] = ()
 
     @classmethod
@@ -95,6 +95,7 @@ class PodSettings(Struct, frozen=True):
                 found[field] = value
         possible = {container.name for container in pod.containers} - {PROXY}
         if unknown := found.get("after", frozenset()) - possible:
+            del found["after"]
             why = (
                 f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
                 f" containers of the pod: {listed(sorted(possible))}"
@@ -189,7 +190,7 @@ _KEYS: dict[str, Annotation[Any]] = {
     "after": _after,
     "grace": _grace,
 }
-"""The key of each field of `PodSettings`."""
+"""The key of each field of `PodSettings`; of ``quits`` is made ``opt_out``."""
 
 _LEFT = "the proxy is left alone"
 # What follows from a bad value, if not just `_LEFT`.
@@ -214,7 +215,7 @@ _LONGEST_KEY = 50
 
 
 def unread(metadata: Metadata) -> tuple[Remark, ...]:
-    """Name keys that nothing reads, though they look like one of `WISHES`, and what was meant."""
+    """Name keys of ours, or like one that is read, that nothing reads, and what was meant."""
     found = list[Remark]()
     for where, keys in (("annotation", metadata.annotations), ("label", metadata.labels)):
         other = "label" if where == "annotation" else "annotation"

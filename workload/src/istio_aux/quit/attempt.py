@@ -1,7 +1,8 @@
 """What is due about one pod for this process, when, and the attempts that do it.
 
     newest decision                               due
-    quit, wait until the end of a grace period    quit
+    quit, wait until the end of a grace period,
+    wait for the version of the kubelet           quit
     report                                        report, after lost_after
     blocked_by some containers                    its stage: blocked or ending, after blocked_after,
                                                   unstarted, after unstarted_after; held, after
@@ -27,6 +28,7 @@ action to perform. ``told``: the proxy was told to exit, and the result is not k
     no    `looked`, `superseded`: a report is not due       End
     no    `looked`, `superseded`: not due, and it exited    End(EXITED)
     no    `looked`: quit                                    Send
+    no    `looked`: the grace period runs                   End
     no    `looked`: quit, in a dry run                      End(DRY_RUN)
     no    `looked`: held, or quit of a pod that was held    Ask
     no    `asked`: held, the proxy is not ready             End(BLOCKED)
@@ -531,8 +533,9 @@ def exit_of(
 ) -> End | None:
     """The end of a task whose container has exited; None while its status does not show that.
 
-    The kubelet writes whole seconds. ``waited`` is by our clock and more exact, so it is used as
-    far as the kubelet's times allow. They are used as far as the pod's age allows.
+    ``waited`` is the number of seconds since this process saw the payload end. It is exact, and
+    counts within a second of what the kubelet's times say, which are whole seconds. Those count
+    within the pod's age.
     """
     ended = facts.exits.get(container)
     if ended is None:

@@ -302,7 +302,7 @@ class QuitController:
             if not isinstance(action, Send):
                 return action
             newest: Action = action
-            # A port-forward leads to one pod: to this one if it is still there once connected.
+            # A port-forward stays with its pod, so the pod is read again once it is connected.
             until = 0.0 if action.way is Way.PORT_FORWARD else fresh
 
             async def still() -> bool:
@@ -346,7 +346,7 @@ class QuitController:
         pod = await actions.read_pod(self._client, key)
         if pod is None:
             return None
-        if depends_on_kubelet(pod):  # The kubelet may have been upgraded since then.
+        if depends_on_kubelet(pod):  # The node may have a newer kubelet by now.
             node = pod.spec.node_name or ""
             obeyed = obeys(await actions.read_kubelet(self._client, node))
             now = self._clock().monotonic
@@ -387,7 +387,7 @@ class QuitController:
             await actions.delete_pod(self._client, state.key, version)
         except KubeError as error:
             answered = isinstance(error, ApiError)
-            # The pod is gone, or has changed: it is read and decided on again.
+            # 404 and 409 are no failure: the pod is gone, or has changed, and is read again.
             if not (answered and error.code in {404, 409}):
                 self._recorder.not_deleted()
             if not answered or error.retry_after is not None:

@@ -101,7 +101,8 @@ class PodFacts:
         as waiting. So may a ready one, while the image of the payload is pulled.
         """
         pod = self.pod
-        if pod.status.phase != "Pending" or not pod.has_sidecar or pod.restart_policy == "Always":
+        pending = pod.status.phase == "Pending" and pod.restart_policy != "Always"
+        if not (pending and pod.has_sidecar and pod.containers):
             return None
         first, *others = pod.containers
         waits = first.name == PROXY and all(self._is_new(each.name) for each in others)
@@ -124,7 +125,7 @@ class PodFacts:
     def _ignored(self, name: str) -> str | None:
         """Why a container does not keep the proxy running; None: it does."""
         after = self.settings.after
-        if after and not self.settings.problem(QUIT_AFTER):
+        if after:
             return None if name in after else f"not named by annotation {QUIT_AFTER}"
         rule = self._rules.get(name)
         if rule is None or rule.how is not How.IGNORE:

@@ -22,8 +22,8 @@ KATIB_FIX = (
 
 # This frees a mounter that no row of `known_sidecars` matches, or that `sidecars` keeps as it is.
 GCSFUSE_FIX = (
-    "the mounter of GCS FUSE waits for istio-proxy: set sidecars: gke-gcsfuse-sidecar=ignore, "
-    "as option or annotation istio-aux.io/sidecars"
+    "the mounter of GCS FUSE waits for istio-proxy: set gke-gcsfuse-sidecar=ignore "
+    "in option sidecars or annotation istio-aux.io/sidecars"
 )
 
 # Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go).

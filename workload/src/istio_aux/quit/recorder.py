@@ -117,7 +117,7 @@ class QuitRecorder(Recorder):
             state,
             "Normal",
             "HeldNotNative",
-            f"the sidecar is classic, also where it could be native: {why}",
+            f"the sidecar is classic, although it could be native: {why}",
             Code.HELD,
         )
 
@@ -188,7 +188,7 @@ class QuitRecorder(Recorder):
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].kind or decision.fix):
                         note += (
-                            f"; annotation {SIDECARS}, NAME=ignore, names those that do not keep it"
+                            f"; with NAME=ignore in annotation {SIDECARS}, NAME does not keep it"
                         )
                     told = "Normal", "ProxyQuitBlocked", note
                 else:

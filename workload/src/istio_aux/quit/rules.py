@@ -60,9 +60,9 @@ class Blocker(NamedTuple):
 class Decision(kept.Reasoned, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people.
 
-    ``blocked_by`` keeps a pod from completing although a part of its payload is finished: usually
-    sidecars that never end, or an annotation with a bad value. ``fix`` is the setting that unblocks
-    the pod, if one is known; the reason contains it, too.
+    ``blocked_by`` keeps a pod from starting, completing or going: containers, an annotation with a
+    bad value, its node, or finalizers. ``fix`` is the setting that unblocks the pod, if one is
+    known; the reason contains it, too.
 
     ``stage``: ``unstarted`` if a container keeps the payload from starting; ``held`` if the hook of
     a hold does; ``ending`` if only native sidecars block; ``deleted`` if its node or finalizers
@@ -195,7 +195,7 @@ def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     lasts = decision.stage != "held"  # Only a request to the proxy shows if it is ready.
     if now and since:
         lasts = now.wall - since.timestamp() >= least
-    if decision.stage == "deleted" and now is None:  # A file may be from the grace period.
+    if decision.stage == "deleted" and now is None:  # Its grace period may not be over in a file.
         lasts = not facts.not_ended
     if decision.stage == "blocked" or lasts:
         return structs.replace(decision, reason=lasting(decision))

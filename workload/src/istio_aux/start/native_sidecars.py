@@ -126,7 +126,7 @@ def _impossible(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> str:
 
 def _too_many(pod: Pod, named: Sequence[Container]) -> str:
     if len(named) > MOST:
-        return f"they are {len(named)}, and {MOST} are changed"
+        return f"they are {len(named)}, not at most {MOST}"
     if len(named) == len(pod.containers):
         return "the pod would have no payload"
     return ""

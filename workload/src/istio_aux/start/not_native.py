@@ -1,7 +1,7 @@
-"""Why a pod that ends gets hold instead of a native sidecar: with that it would be worse off.
+"""Why a pod that ends gets hold: with a native sidecar it may fail, or be refused.
 
-The pod may fail, or be refused. Where Istio makes sidecars native unasked, a pod is changed only if
-it would fail for `certain`: a classic proxy certainly harms init containers, too.
+Where Istio makes sidecars native unasked, a pod gets hold only for a reason of `certain`, because a
+classic proxy does harm, too: init containers start outside the mesh.
 """
 
 from __future__ import annotations

@@ -61,6 +61,11 @@ class Plan(Step, frozen=True):
 
     job: OwnerReference | None = None  # The pod's Job, if the plan depends on what it counts.
 
+    @property
+    def labels(self) -> bool:
+        """Whether the pod gets the label by which it asks for a sidecar."""
+        return bool(self.ops) and self.ops[0].path.startswith("/metadata/labels")
+
     @classmethod
     def of(cls, pod: Pod, steps: Sequence[Step]) -> Plan:
         """Join steps, without what is there already. If annotations would be too large: none."""
@@ -118,9 +123,9 @@ def plan(
             label = _entries("labels", meta.labels, {INJECT: "true"})
             injection = injection.labelled()
     settings = PodSettings.of(pod)
-    none = next(injection.refusals(), "")
-    steps = [order := _start_order(pod, how, settings.start, none), _said(pod, order)]
-    if not none:
+    refused = next(injection.refusals(), "")
+    steps = [order := _start_order(pod, how, settings.start, refused), _said(pod, order)]
+    if not refused:
         steps.append(_peers(pod, how, settings))
         steps.append(_losses(pod, how, native=order.native))
         steps.append(
@@ -148,7 +153,7 @@ def plan(
 
 
 def _said(pod: Pod, order: Step) -> Step:
-    """Write the start order, and a signal without effect where Argo Workflows would send one.
+    """Write the start order, and make the signal of Argo Workflows to a held proxy do nothing.
 
     Argo does not signal a native proxy.
     """
@@ -170,7 +175,7 @@ def _peers(pod: Pod, how: StartPolicy, settings: PodSettings) -> Step:
 
 
 def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
-    """Warn that the sidecar takes the pod's network while it ends, or makes it refused."""
+    """Warn of a pod that loses its network as it ends, or is refused, because of its sidecar."""
     lost = "" if native else ending.cut_off(pod)
     small = resources.too_small(pod, native=native, proxy=how.proxy)
     remarks = Remark(Code.CUT_OFF, lost), Remark(Code.REFUSED, small)
@@ -208,8 +213,10 @@ def before_injection(pod: Pod) -> Pod:
 
 def after_injection(pod: Pod, made: Plan) -> Pod:
     """The pod with the sidecar that Istio gives it after ``made``; unchanged if it gets none."""
-    none = left_to_ambient(pod) or next(InjectionRequest.of(pod).refusals(), None)
-    if pod.names_proxy or none:
+    injection = InjectionRequest.of(pod)
+    injection = injection.labelled() if made.labels else injection
+    refused = next(injection.refusals(), "") or ("" if injection.asks else injection.ambient)
+    if pod.names_proxy or refused:
         return pod
     native = made.native
     proxy = Container(name=PROXY, restart_policy="Always" if native else None)
@@ -294,17 +301,17 @@ def _longer(pod: Pod) -> tuple[patch.Op, ...]:
     return (patch.Add(HOOK_COMMAND, wait),)  # `add` replaces the member that is there.
 
 
-def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, none: str) -> Step:
+def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, refused: str) -> Step:
     unsaid = not native_asked.on(pod.metadata)
     asked = native_asked.get(pod.metadata) is True
     unasked = unsaid and how.capability is Capability.UNASKED
     if own is StartMode.NONE:
-        none = f'annotation {START}: "none"'
+        refused = f'annotation {START}: "none"'
     elif own is None and how.mode is StartMode.NONE:
-        none = "start-mode: none"
-    if none:
+        refused = "start-mode: none"
+    if refused:
         native = pod.has_native_proxy if injected.on(pod.metadata) else asked or unasked
-        return Step(none, native=native)
+        return Step(refused, native=native)
     merge = proxy_config.read(pod)
     if injected.on(pod.metadata):
         return _after_istio(pod, merge)
@@ -375,7 +382,7 @@ def _although(harm: Remark | None, why: str) -> tuple[str, ...]:
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
-    """Whether native comes first: the pod ends, has a long grace period, or its author asks."""
+    """Whether native is preferred: the pod ends, has a long grace period, or its author asks."""
     if own is StartMode.NATIVE:
         return True
     mode = own or how.mode
@@ -392,7 +399,7 @@ def _hold(
     *,
     warnings: tuple[str, ...] = (),
 ) -> Step:
-    """Ask for hold; ``harm`` is why the proxy is not native, if that is the reason."""
+    """Ask for hold; ``harm``, if any, is what a native proxy could do to the pod."""
     reason, because = merge.reason, dict[str, str]()
     if harm:
         if names := not_native.own_init(pod):

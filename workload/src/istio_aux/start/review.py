@@ -150,7 +150,7 @@ def allow_unchanged(body: bytes, why: Malformed) -> ReviewResult:
 def decode(body: bytes) -> Request:
     """Decode the request of an AdmissionReview v1; raises Malformed."""
     if why := too_much(body):
-        raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
+        raise Malformed(f"the AdmissionReview {why}", _uid(body))
     try:
         review = _review_decoder.decode(body)
     except UNDECODABLE as error:  # A pod has 13 levels; authors may write more.
@@ -169,20 +169,20 @@ def decode(body: bytes) -> Request:
 
 
 def too_much(body: bytes) -> str | None:
-    """Say which part of a review or a manifest takes too long to decode; None if none does."""
+    """What a review or a manifest has too much of, such as ``has 9 objects, not at most 8``."""
     if (size := len(body)) <= _SMALL:
         return None
     if size > _MAX_BODY:
-        return f"has {size} bytes, and {_MAX_BODY}"
+        return f"has {size} bytes, not at most {_MAX_BODY}"
     # Strings may contain braces and commas, too, but few texts consist of them.
     if (objects := body.count(b"{")) > _MAX_OBJECTS:
-        return f"has {objects} objects, and {_MAX_OBJECTS}"
+        return f"has {objects} objects, not at most {_MAX_OBJECTS}"
     if (values := body.count(b",")) > _MAX_VALUES:  # Numbers count, too.
-        return f"has {values} values, and {_MAX_VALUES}"
+        return f"has {values} values, not at most {_MAX_VALUES}"
     if (quotes := body.count(b'"')) > 2 * _MAX_STRINGS:
         strings = (quotes - body.count(b'\\"')) // 2  # Quotes inside strings are escaped.
         if strings > _MAX_STRINGS:
-            return f"has {strings} strings, and {_MAX_STRINGS}"
+            return f"has {strings} strings, not at most {_MAX_STRINGS}"
     return None
 
 
@@ -201,7 +201,7 @@ def _plan(request: Request, how: How, inject: bool, excluded: plan.Excluded) -> 
 def _outcome(planned: plan.Plan) -> Outcome:
     if not planned.ops:
         return Outcome.UNCHANGED
-    if planned.ops[0].path.startswith("/metadata/labels"):
+    if planned.labels:
         return Outcome.LABELLED
     if any(isinstance(op, patch.Move) and op.path == plan.FIRST for op in planned.ops):
         return Outcome.MOVED

@@ -269,7 +269,7 @@ class AdmissionWebhook:
         return bytes(body)
 
     async def _counts(self, namespace: str, job: OwnerReference) -> JobCounts:
-        """Read what a Job counts. If that takes too long, the proxy is not made native."""
+        """Read what a Job counts. Without an answer, exit codes count, and restarts do not."""
         try:
             async with asyncio.timeout(PATIENCE), self._slots.take(namespace, node=""):
                 found = await actions.read_job(self._client, namespace, job)
