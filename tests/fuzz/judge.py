@@ -138,6 +138,8 @@ def _of_review(uid: str, ask: Ask, text: bytes) -> Iterator[str]:
         unread = any(
             "proxy.istio.io/config is left alone" in line for line in response.get("warnings", ())
         )
+        # Its author may have declined that.
+        unread |= "is already there" in response["auditAnnotations"].get("reason", "")
         yield from _of_patch(ask, response["patch"], unread=unread)
 
 

@@ -33,7 +33,7 @@ from istio_aux.model.annotations import (
 from istio_aux.model.pod import Metadata, convert
 from istio_aux.model.pod_settings import PodSettings, unread
 from istio_aux.model.text import printable, printable_json
-from istio_aux.start.plan import bad_values
+from istio_aux.start.plan import remarks
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.declared import KEYS, MODULES
@@ -144,7 +144,7 @@ def test_a_key_that_nothing_reads_is_named_with_what_was_meant(
     wanted = [] if meant is None else [f'{code}: {kind[:-1]} "{key}": nothing reads it{hint}']
 
     assert [text for text in planned(pod).warnings if "nothing reads" in text] == wanted
-    found = bad_values(read := convert(pod), PodSettings.of(read))
+    found = remarks(read := convert(pod), PodSettings.of(read))
     assert [str(told) for told in found if "nothing" in told.text] == wanted
 
 

@@ -263,7 +263,7 @@ def test_what_is_unknown_does_not_work() -> None:
 
 
 def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
-    long = preflight.finished(CheckResult("a", Verdict.NOTE, "b\nc" * 9999, "ä" * 9999))
+    long = preflight.bounded(CheckResult("a", Verdict.NOTE, "b\nc" * 9999, "ä" * 9999))
 
     assert "\n" not in long.what
     assert (len(long.what), len(long.do)) == (preflight.LONGEST, preflight.LONGEST)
@@ -440,7 +440,7 @@ istio-aux may not work here; problem: 1
 def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
     live = CheckResult("injector", Verdict.OK, "istio is live")
     bad = CheckResult("network", Verdict.PROBLEM, "no answer", "open port 8443", Code.UNREACHED)
-    far = preflight.finished(bad)
+    far = preflight.bounded(bad)
 
     assert report.check_text([live, far], Terminal()) == TEXT.strip()
     well = report.check_text([live], Terminal())

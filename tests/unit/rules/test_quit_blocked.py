@@ -22,7 +22,7 @@ from istio_aux.quit.rules import (
     Quit,
     Report,
     Wait,
-    lasting,
+    lasting_reason,
 )
 from unit.rules.pods import (
     EMPTY,
@@ -538,7 +538,7 @@ def deleted(
 def test_what_keeps_a_pod_that_should_be_gone(pod: Pod, by: tuple[str, ...], reason: str) -> None:
     """istio.io#16748: without Istio's CNI plugin the kubelet cannot remove the pod's network."""
     decision = decide(pod)
-    assert (blockers(decision), lasting(decision)) == (by, reason)
+    assert (blockers(decision), lasting_reason(decision)) == (by, reason)
     assert (decision.action, decision.stage, decision.code) == ("ignore", "deleted", "IA0125")
 
 

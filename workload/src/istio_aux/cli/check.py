@@ -64,7 +64,7 @@ async def check(client: Client, request: workloads.ClusterRequest) -> int:
                 "check again, with more time",
             )
         )
-    found = [preflight.finished(each) for each in every if each.code not in request.ignore]
+    found = [preflight.bounded(each) for each in every if each.code not in request.ignore]
     report.show(
         request.output,
         found,

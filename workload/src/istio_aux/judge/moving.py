@@ -38,6 +38,7 @@ from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
+from istio_aux.repair.rules import TUNNEL
 from istio_aux.start import not_native
 from istio_aux.start.plan import before_injection
 
@@ -52,7 +53,6 @@ _FOR_SIDECARS = (
     TEMPLATES,
 )
 _TAKE_OUT = "take that out"
-HBONE = 15008  # istio.io/latest/docs/ambient/usage/networkpolicy.
 
 
 class _Port(Struct, frozen=True):
@@ -61,10 +61,10 @@ class _Port(Struct, frozen=True):
 
     @property
     def reached(self) -> bool:
-        """Whether the rule allows `HBONE`; a named port is taken for another one."""
+        """Whether the rule allows `TUNNEL`; a named port is taken for another one."""
         if not isinstance(self.port, int):
             return self.port is None
-        return self.port <= HBONE <= (self.end_port or self.port)
+        return self.port <= TUNNEL <= (self.end_port or self.port)
 
 
 class _Ingress(Struct, frozen=True):
@@ -188,8 +188,8 @@ _ENDING = Obstacle(
 )
 _PORTS = Obstacle(
     Code.CLOSED_TO_AMBIENT,
-    f"close port {HBONE}, by which pods of an ambient mesh are reached",
-    f"allow TCP port {HBONE}",
+    f"close port {TUNNEL}, by which pods of an ambient mesh are reached",
+    f"allow TCP port {TUNNEL}",
     Verdict.PROBLEM,
 )
 _BOTH = Obstacle(

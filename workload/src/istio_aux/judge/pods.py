@@ -32,7 +32,7 @@ from istio_aux.repair.rules import (
     as_admitted,
     decide,
 )
-from istio_aux.start.plan import bad_values
+from istio_aux.start import plan
 
 
 def judge(
@@ -58,7 +58,7 @@ def judge(
     )
     remarks = [
         *notes,
-        *bad_values(pod, judged.facts.settings),
+        *plan.remarks(pod, judged.facts.settings),
         *_in_doubt(action, expectation, first),
         *_end(pod),
     ]

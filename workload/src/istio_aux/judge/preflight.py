@@ -586,7 +586,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     return _ok("lease", f"{holder} leads")
 
 
-def finished(result: CheckResult) -> CheckResult:
+def bounded(result: CheckResult) -> CheckResult:
     """Bound the length of a result's texts, which have names and errors of others; add its page."""
     return msgspec.structs.replace(
         result,

@@ -239,7 +239,7 @@ class PodState:
     def reason(self, scope: QuitScope) -> str:
         """The reason of the decision, and what is known beside the pod."""
         more = ("the proxy is not ready", scope.istiod) if self.unready else ()
-        return "; ".join(filter(None, (rules.lasting(self.decision), *more)))
+        return "; ".join(filter(None, (rules.lasting_reason(self.decision), *more)))
 
     def trouble(self, scope: QuitScope, now: Moment) -> Found | None:
         """What is wrong with the pod, if anything is."""
@@ -404,7 +404,7 @@ class Task:
             return Sleep(max(SHORTEST, begins - now.monotonic))
         if self.due not in {"quit", "report", "held"}:
             self.state.settled = True
-            return End(QuitOutcome.BLOCKED, rules.lasting(self.state.decision))
+            return End(QuitOutcome.BLOCKED, rules.lasting_reason(self.state.decision))
         return Look()
 
     def looked(self, facts: PodFacts | None, scope: QuitScope, now: Moment) -> Action:

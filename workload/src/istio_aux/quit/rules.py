@@ -198,11 +198,11 @@ def decide_once(facts: PodFacts, now: Moment | None) -> Action:
     if decision.stage == "deleted" and now is None:  # Its grace period may not be over in a file.
         lasts = not facts.not_ended
     if decision.stage == "blocked" or lasts:
-        return structs.replace(decision, reason=lasting(decision))
+        return structs.replace(decision, reason=lasting_reason(decision))
     return structs.replace(decision, blocked_by=(), code=None)
 
 
-def lasting(decision: Action) -> str:
+def lasting_reason(decision: Action) -> str:
     """The reason of a decision whose stage has lasted."""
     by = decision.blocked_by if decision.stage == "deleted" else ()
     if not by:

@@ -147,7 +147,7 @@ def plan(
         planned,
         ops=label + planned.ops,
         reason=reason,
-        warnings=(*map(str, bad_values(pod, settings)), *planned.warnings),
+        warnings=(*map(str, remarks(pod, settings)), *planned.warnings),
         job=controller(meta) if _depends_on_job(pod, how, steps[-1]) else None,
     )
 
@@ -182,7 +182,7 @@ def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
     return Step(warnings=tuple(str(each) for each in remarks if each.text))
 
 
-def bad_values(pod: Pod, settings: PodSettings) -> tuple[Remark, ...]:
+def remarks(pod: Pod, settings: PodSettings) -> tuple[Remark, ...]:
     """Remarks on bad values of the pod's own annotations, and on keys that nothing reads."""
     return (*(each.remark for each in settings.problems), *unread(pod.metadata))
 
