@@ -70,7 +70,7 @@ class QuitRecorder(Recorder):
         )
         self._kept = telemetry.gauge(
             "kept_resources",
-            "What stuck, blocked and unstarted pods request, by what keeps them.",
+            "What stuck, blocked and unstarted pods request (finished ones, too, in a dry run).",
             by=KEEPERS,
             resource=RESOURCES,
         )
