@@ -145,8 +145,12 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
             one.close()
 
 
+@pytest.mark.usefixtures("only_new")
 async def test_a_review_of_a_peer_that_was_answered_before_waits_for_few_of_a_flood() -> None:
-    """Each address of the flood was answered, too. What leaves before its turn is not looked at."""
+    """Each address of the flood was answered, too. What leaves before its turn is not looked at.
+
+    A collection of garbage counts as a slow review, which its rule pays for by waiting.
+    """
     async with serving() as hook, hook.client() as known, AsyncExitStack() as stack:
         for _ in range(10):  # The first one takes longest.
             await known.ask(post(review()))
