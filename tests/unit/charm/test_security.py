@@ -210,7 +210,7 @@ def sent(policy: QuitPolicy) -> Iterator[tuple[str, ...]]:
     decisions = (decide(pod, policy) for pod in pods)
     for decision in (each for each in decisions if isinstance(each, Quit)):
         for way in {*decision.ways} - {Way.PORT_FORWARD}:
-            yield Send(way, decision.status_port, decision.rule).command
+            yield Send(way, decision.port, decision.rule).command
 
 
 @pytest.mark.parametrize("mode", CHOICES["quit"])

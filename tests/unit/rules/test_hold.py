@@ -123,7 +123,7 @@ def test_the_proxy_of_a_deleted_pod_whose_payload_never_started_is_told_to_exit(
     """kubernetes#116032: nothing else ends such a pod before its hook."""
     decision = decide(pod)
     assert isinstance(decision, Quit), decision
-    assert (decision.target, decision.status_port, decision.code) == (
+    assert (decision.target, decision.port, decision.code) == (
         "istio-proxy",
         15020,
         "IA0119",

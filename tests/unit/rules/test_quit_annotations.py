@@ -308,7 +308,7 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
     decision = decide(job(VAULT), TELLS_FIRST)
 
     assert isinstance(decision, Quit)
-    assert (decision.target, decision.status_port, decision.ways) == (
+    assert (decision.target, decision.port, decision.ways) == (
         "vault-agent", 8200, (Way.PORT_FORWARD,),
     )  # fmt: skip
     assert decision.rule == sidecars.SHIPPED["vault-agent"]

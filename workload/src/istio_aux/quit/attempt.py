@@ -126,7 +126,7 @@ class PodState:
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
     unready: bool = False  # The proxy of a held pod has said that it is not ready.
-    asks: bool = False  # The decision needs the version of the pod's kubelet.
+    needs_kubelet: bool = False  # The decision needs the version of the pod's kubelet.
     first_seen: Moment | None = None  # When decisions began to ask for the same action.
     witnessed: float | None = None  # When this process saw the payload end (monotonic).
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
@@ -143,7 +143,7 @@ class PodState:
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
-        before = None if self.asks else self.asks_for
+        before = None if self.needs_kubelet else self.asks_for
         if before == "quit" and self.first_seen:
             seen = self.first_seen
         else:  # If the payload ended before this process saw the pod, only the node knows when.
@@ -168,7 +168,7 @@ class PodState:
         self.application = shared(application_of(pod.metadata))
         self.node = shared(pod.spec.node_name or "")
         self.chosen = scope.options.pods.matches(pod.labels)
-        self.asks = isinstance(decision, rules.Wait) and facts.asks
+        self.needs_kubelet = isinstance(decision, rules.Wait) and facts.needs_kubelet
         if isinstance(decision, rules.Quit | rules.Wait):
             self.target = decision.target
         if self.asks_for != before:
@@ -196,7 +196,7 @@ class PodState:
     @property
     def asks_for(self) -> Due | None:
         """What the newest decision asks for, now or later."""
-        if isinstance(self.decision, rules.Quit) or self.until is not None or self.asks:
+        if isinstance(self.decision, rules.Quit) or self.until is not None or self.needs_kubelet:
             return "quit"
         if isinstance(self.decision, rules.Report):
             return "report"
@@ -504,9 +504,7 @@ class Task:
         return Ask() if decision.code is Code.HELD_BACK else self._send(decision)
 
     def _send(self, decision: Quit) -> Send:
-        return Send(
-            decision.ways[self.attempts % len(decision.ways)], decision.status_port, decision.rule
-        )
+        return Send(decision.ways[self.attempts % len(decision.ways)], decision.port, decision.rule)
 
     def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
         if self._well and self.way:

@@ -176,7 +176,7 @@ class PodFacts:
         return self._obeyed is None and depends_on_kubelet(self.pod)
 
     @property
-    def asks(self) -> bool:
+    def needs_kubelet(self) -> bool:
         """Whether the version of the kubelet is to be read."""
         return self._kubelet is None and self.unclear
 

@@ -107,13 +107,13 @@ class Way(StrEnum):
 
 
 class Quit(Decision, frozen=True, tag="quit"):
-    """Make the container ``target`` exit; its agent listens on TCP port ``status_port``, if not 0.
+    """Make the container ``target`` exit, which listens on TCP port ``port``, if that is not 0.
 
     ``ways`` are the ways that can work for this pod, in the order to try them. ``rule``: how the
     target is told if it is not the proxy.
     """
 
-    status_port: int
+    port: int
     ways: tuple[Way, ...]
     rule: SidecarRule | None = None
 
@@ -177,7 +177,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     reason += f"; {rule.container} goes before {PROXY}" if rule else ""
     return Quit(
         reason=reason,
-        status_port=port,
+        port=port,
         ways=(Way.PORT_FORWARD,) if rule else ways_to(port),
         rule=rule,
         code=Code.RUNS_ON,
@@ -245,7 +245,7 @@ def _held(facts: PodFacts) -> Wait | Quit | None:
     port = facts.settings.status_port
     return Quit(
         reason=f"{ENDED_EARLY}: the hook of {PROXY} keeps it",
-        status_port=port,
+        port=port,
         ways=ways_to(port),
         code=Code.HELD_BACK,
     )
