@@ -11,7 +11,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from istio_aux.kube.events import BURST, RATE
+from istio_aux.kube.clock import TIMING
+from istio_aux.kube.events import BURST
 from istio_aux.model.policy import QuitMode, RacePolicy
 
 from simulation.kubelet import Sandbox
@@ -96,7 +97,7 @@ class Judge:
             self._pods = pods, now
         same = SAME + pods
         if "/events.k8s.io/" in request:  # They come later than what they tell, at their own rate.
-            same = max(same, BURST + round(10 * RATE))
+            same = max(same, BURST + round(10 / TIMING.event))
         for what, most in (("", ANY + OF_POD * pods), (request, same)):
             requests = process.requests[what]
             requests.append(now)

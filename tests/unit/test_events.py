@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from istio_aux.kube import events
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import Timing
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
 from unit.apiserver import ApiServer
@@ -19,9 +20,11 @@ POD = Key("training", "job", "u-1")
 
 
 @asynccontextmanager
-async def recording(api: ApiServer, rate: float = 1000, source: str = "") -> AsyncGenerator[Events]:
+async def recording(
+    api: ApiServer, event: float = 0.001, source: str = ""
+) -> AsyncGenerator[Events]:
     async with Client(api.access()) as client:
-        recorder = Events(client, "host", source=source, rate=rate)
+        recorder = Events(client, "host", source=source, timing=Timing(event=event))
         async with background(recorder.run()):
             yield recorder
 
@@ -94,7 +97,7 @@ async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
     async with (
         ApiServer() as api,
         Client(api.access()) as client,
-        recording(api, rate=0.001) as recorder,
+        recording(api, event=1000) as recorder,
     ):
         for _ in range(5 * events.WAITING):
             tell(recorder)
@@ -110,7 +113,7 @@ async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
     istio#45627.
     """
     async with ApiServer() as api, Client(api.access()) as client:
-        recorder = Events(client, "host", rate=1000)
+        recorder = Events(client, "host", timing=Timing(event=0.001))
         for _ in range(2 * events.WAITING):
             tell(recorder)
         for note in ("first", "second"):
@@ -123,7 +126,7 @@ async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
 async def test_namespaces_with_thousands_of_events_hold_up_those_of_no_other_one() -> None:
     """They have an equal share of it, and take no places in the queue from others."""
     async with ApiServer() as api, Client(api.access()) as client:
-        recorder = Events(client, "host", rate=1000)
+        recorder = Events(client, "host", timing=Timing(event=0.001))
         for index in range(3 * events.WAITING):
             warn(recorder, f"crowd-{index % 2}", f"{index}")
         for number in range(3):
@@ -141,7 +144,7 @@ async def test_namespaces_with_thousands_of_events_hold_up_those_of_no_other_one
 async def test_a_tenant_with_many_namespaces_delays_the_first_event_of_no_other_one() -> None:
     """Also one that every pod may have, and that comes while warnings are sent all the time."""
     async with ApiServer() as api, Client(api.access()) as client:
-        recorder = Events(client, "host", rate=1000)
+        recorder = Events(client, "host", timing=Timing(event=0.001))
         for index in range(1500):
             warn(recorder, f"crowd-{index % 150}", "crowd")
         async with background(recorder.run()):
@@ -170,7 +173,7 @@ async def test_of_namespaces_that_come_without_end_only_the_last_ones_are_kept()
 
 async def test_events_about_many_pods_are_dropped_first() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        recorder = Events(client, "host", rate=1000)
+        recorder = Events(client, "host", timing=Timing(event=0.001))
         for _ in range(2 * events.WAITING):
             recorder.emit(
                 POD, "Warning", reason="NoSidecar", action="Report", note="mass", mass=True

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.kube import actions
 from istio_aux.kube.client import LARGE, LARGE_AT_ONCE, Client
+from istio_aux.kube.clock import Timing
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
 from istio_aux.kube.objects import (
     BEGINNING,
@@ -288,7 +289,7 @@ async def test_a_list_with_an_object_that_cannot_be_named_says_of_no_other_that_
     None
 ):
     page = web.Response(body=b'{"metadata":{"resourceVersion":"99"},"items":[{"spec":7}]}')
-    async with ApiServer() as api, watching(api, relist=1) as (seen, watch):
+    async with ApiServer() as api, watching(api, timing=Timing(relist=1)) as (seen, watch):
         api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "it is there")
         api.faults.append(on_list(lambda _: answered(page)))

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 from aiohttp import web
+from istio_aux.kube.clock import Timing
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import Key
 from unit.apiserver import ApiServer, line, refusal, status
@@ -161,7 +162,10 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
         await asyncio.sleep(60)
         return response
 
-    async with faulty(on_watch(silent)) as api, watching(api, silence=0.2) as (seen, _):
+    async with (
+        faulty(on_watch(silent)) as api,
+        watching(api, timing=Timing(silence=0.2)) as (seen, _),
+    ):
         await until(lambda: len(follows(api)) == 1, "the silent watch is open")
         api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -177,7 +181,8 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
             await response.write(line("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
             await asyncio.sleep(0.05)
 
-    async with faulty(on_watch(lie)) as api, watching(api, stream=0.2, relist=0.3) as (seen, _):
+    quick = Timing(stream=0.2, relist=0.3)
+    async with faulty(on_watch(lie)) as api, watching(api, timing=quick) as (seen, _):
         await until(lambda: len(follows(api)) == 1, "the lying watch is open")
         api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -269,7 +274,7 @@ async def test_after_versions_have_gone_back_everything_is_delivered_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As after a restore of etcd: an object may have its old version and another content."""
-    async with faulty() as api, watching(api, silence=0.5) as (seen, _):
+    async with faulty() as api, watching(api, timing=Timing(silence=0.5)) as (seen, _):
         await until(lambda: api.watches, "the watch is open")
         api.put("pods", pod("a"))
         api.put("pods", pod("b"))

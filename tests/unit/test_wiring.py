@@ -13,10 +13,9 @@ import msgspec
 import pytest
 from istio_aux.injector.injection import Hook
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
+from istio_aux.kube.clock import TIMING, Timing, system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease, own_identity
-from istio_aux.kube.watch import SILENCE
 from istio_aux.model.answers import LONGEST, Sidecars
 from istio_aux.model.applications import parse
 from istio_aux.model.documents import run_now
@@ -67,7 +66,7 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A watch that was alive once does not make its old data valid."""
-    assert LEADING - 30 >= SILENCE >= 60 * 1.5, "a bookmark is a minute away; a new try 30 s"
+    assert LEADING - 30 >= TIMING.silence >= 60 * 1.5, "a bookmark is a minute away; a new try 30 s"
     monkeypatch.setattr("istio_aux.watches.LEADING", 1.0)
     monkeypatch.setattr("istio_aux.watches.READY", 2.0)
     async with ApiServer() as api, Client(api.access()) as client:
@@ -328,7 +327,7 @@ async def test_an_endless_task_survives_unhandled_exceptions() -> None:
     def failed(name: str, error: BaseException | None) -> None:
         reported.append(f"{name}: {error!r}")
 
-    async with background(endless_task("watch", work, failed, (0.02, 0.1))):
+    async with background(endless_task("watch", work, failed, Timing(restart=(0.02, 0.1)))):
         await until(lambda: lives == 3, "it runs again")
     assert reported == ["watch: RecursionError('too deep')", "watch: None"]
 

@@ -21,9 +21,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from istio_aux.kube.clock import TIMING, Timing
 from istio_aux.kube.errors import Backoff
 
-RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
 _POLL = 0.1  # Seconds between two checks of a condition.
 
 HALF_LIFE = 30.0  # Seconds after which used slot time counts half.
@@ -159,12 +159,12 @@ async def endless_task(
     name: str,
     work: Callable[[], Coroutine[Any, Any, None]],
     failed: Callable[[str, BaseException | None], None],
-    pauses: tuple[float, float] = RESTART,
+    timing: Timing = TIMING,
 ) -> None:
     """Run ``work`` until cancelled, and again whenever it ends; ``failed`` gets why it ended."""
     if task := asyncio.current_task():
         task.set_name(name)
-    backoff = Backoff(*pauses)
+    backoff = Backoff(*timing.restart)
     clock = asyncio.get_running_loop().time
     while True:
         began, error = clock(), None
@@ -173,7 +173,7 @@ async def endless_task(
         except Exception as caught:
             error = caught
         failed(name, error)
-        if clock() - began > 2 * pauses[1]:
+        if clock() - began > 2 * timing.restart[1]:
             backoff.reset()
         await asyncio.sleep(backoff.next())
 

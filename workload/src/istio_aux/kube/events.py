@@ -17,7 +17,7 @@ import msgspec
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
+from istio_aux.kube.clock import TIMING, Timing, system_clock
 from istio_aux.kube.errors import ApiError, KubeError, retry_after
 from istio_aux.kube.objects import Key
 from istio_aux.model.findings import Code, Remark
@@ -28,7 +28,6 @@ from istio_aux.model.text import printable
 _log = logging.getLogger(__name__)
 
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
-RATE = 5.0  # Events per second after a burst.
 WAITING = 1000  # Events in the queue; beyond it, the namespace with most Events loses its last.
 # The order of the Events of a namespace.
 WARNING, NORMAL, MASS = range(3)
@@ -44,13 +43,13 @@ class Events:
         instance: str,
         *,
         source: str = "",
-        rate: float = RATE,
+        timing: Timing = TIMING,
         clock: Clock = system_clock,
     ) -> None:
         """Name this process; the units of one application share the name ``source``."""
         self._client = client
         self._instance = instance[:128]
-        self._rate = rate
+        self._pause = timing.event
         self._source = source
         self._now = clock
         # The queue of each namespace: rank, number and body of each Event, sorted.
@@ -142,10 +141,10 @@ class Events:
         filled = self._now().monotonic
         while True:
             now = self._now().monotonic
-            tokens = min(BURST, tokens + (now - filled) * self._rate)
+            tokens = min(BURST, tokens + (now - filled) / self._pause)
             filled = now
             if tokens < 1:
-                await asyncio.sleep((1 - tokens) / self._rate)
+                await asyncio.sleep((1 - tokens) * self._pause)
             # Choose only now: a Warning may have been queued meanwhile.
             await self._unsent.get()
             namespace = min(self._waiting, key=self._turns.__getitem__)

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.clock import now
+from istio_aux.kube.clock import TIMING, Timing, now
 from istio_aux.kube.errors import (
     ApiError,
     Backoff,
@@ -30,11 +30,6 @@ from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreada
 
 _log = logging.getLogger(__name__)
 
-# Read timeout of a watch in seconds. The API server sends bookmarks about every 60 s, a busy one
-# later. A connection whose other end is gone fails earlier: see `client.KEEPALIVE`.
-SILENCE = 90.0
-STREAM = 300.0  # Seconds, give or take a tenth, after which the server is asked to end a stream.
-RELIST = 600.0  # Seconds, as above, between full lists, which repair what a watch may have missed.
 BATCH = 50  # Objects after which other tasks get a turn.
 UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
 
@@ -94,9 +89,7 @@ class Watch(Generic[T]):
         *,
         selection: Mapping[str, str] | None = None,
         restarted: Callable[[str], None] = lambda _reason: None,
-        silence: float = SILENCE,
-        stream: float = STREAM,
-        relist: float = RELIST,
+        timing: Timing = TIMING,
         backoff: Backoff | None = None,
     ) -> None:
         """Prepare to watch the collection at ``path``; no request is sent before `run`.
@@ -116,9 +109,7 @@ class Watch(Generic[T]):
         self._handler = handler
         self._selection = dict(selection or {})
         self._restarted = restarted
-        self._silence = silence
-        self._stream_seconds = stream
-        self._relist = relist
+        self._timing = timing
         # Lists and streams have each a backoff: a watch that fails after each list must pause, too.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
@@ -132,7 +123,7 @@ class Watch(Generic[T]):
         """Seconds since the last progress.
 
         Progress is an event, a bookmark, a stream that begins or ends well, and objects of a list,
-        unless an earlier list failed after them. A live watch is silent for `SILENCE` at most.
+        unless an earlier list failed after them. `Timing.silence` is the most of a live watch.
         """
         return 0.0 if self._alive_at is None else now() - self._alive_at
 
@@ -142,7 +133,7 @@ class Watch(Generic[T]):
         while True:
             backoff = self._listing
             try:
-                until = now() + jittered(self._relist)
+                until = now() + jittered(self._timing.relist)
                 await self._list()
                 backoff = self._watching
                 while now() < until:
@@ -221,7 +212,7 @@ class Watch(Generic[T]):
 
     async def _stream(self, until: float) -> None:
         """Watch from the known version until the stream ends; raises `KubeError` if that is bad."""
-        seconds = max(1, round(min(jittered(self._stream_seconds), until - now())))
+        seconds = max(1, round(min(jittered(self._timing.stream), until - now())))
         opened = now()
         version = self._version
         params = {
@@ -265,7 +256,7 @@ class Watch(Generic[T]):
         return isinstance(error, UnreachableError) and self._version != version
 
     async def _read(self, params: Mapping[str, str]) -> None:
-        lines = self._client.watch(self.path, params, silence=self._silence)
+        lines = self._client.watch(self.path, params, silence=self._timing.silence)
         number = 0
         async with aclosing(lines):
             async for line in lines:
