@@ -80,7 +80,7 @@ _OLDER = "the API server answered with an older state of the pod"
 # Seconds by which a watch may lag behind a GET. If an older state comes later, etcd was restored.
 LAG = 30.0
 
-MOST_BLOCKERS = 10  # Blocking containers whose names are stored: a pod may have thousands.
+MOST_BLOCKERS = 6  # Blocking containers whose names are stored: a pod may have thousands.
 UNDECIDED = rules.Ignore(reason="")
 
 Due = Literal["quit", "report"] | rules.Stage
