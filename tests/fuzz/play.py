@@ -121,7 +121,7 @@ def _beyond(seconds: float) -> list[str]:
 
 def _decide(ask: Ask) -> None:
     with suppress(review.Malformed):
-        review.answer(ask.body, lambda _: StartPolicy(), inject=ask.path == INJECT)
+        review.answer(ask.body, lambda _: StartPolicy(), requested=ask.path == INJECT)
 
 
 async def _run(

@@ -86,7 +86,7 @@ def identity(world: World) -> object:
         _since(pod.until, world.now, 0),
         # A proxy without a grace period is told to exit at once.
         pod.decision.action != "quit" and pod.asks_for and _since(pod.first_seen, world.now, 3),
-        _since(pod.seen, world.now, 30) == 30,
+        _since(pod.version_seen, world.now, 30) == 30,
     )  # fmt: skip
     done = task and (
         task.due, task.told, task.target, task.exit and task.exit.outcome,

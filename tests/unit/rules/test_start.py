@@ -422,7 +422,7 @@ def test_the_other_webhook_gives_pods_a_label_and_their_start(
 ) -> None:
     """In any namespace. One that says something itself is left alone, and the audit log has why."""
     found = request(object=document({"main": None}, **pod))
-    result = answer(found, how, inject=True)
+    result = answer(found, how, requested=True)
     sent = response(result.body)
     assert (sent.keys() == UNCHANGED) is (outcome is Outcome.UNCHANGED)
     after = admitted(found, sent) if "patch" in sent else found["request"]["object"]["metadata"]

@@ -134,7 +134,7 @@ class PodState:
     requests: Requests | None = None  # `PodFacts.requests`.
     unwatched: bool = False  # The watch does not show the pod any more.
     version: int = 0
-    seen: float | None = None  # When `version` was seen, by the monotonic clock.
+    version_seen: float | None = None  # When `version` came, by the monotonic clock.
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
@@ -145,13 +145,14 @@ class PodState:
         """
         before = None if self.needs_kubelet else self.asks_for
         if before == "quit" and self.first_seen:
-            seen = self.first_seen
+            finished = self.first_seen
         else:  # If the payload ended before this process saw the pod, only the node knows when.
-            seen = (rules.payload_end(facts, now) if self.seen is None else None) or now
-        decision = kept.brief(rules.decide(facts, now, seen=seen))
+            finished = (rules.payload_end(facts, now) if self.version_seen is None else None) or now
+        decision = kept.brief(rules.decide(facts, now, seen=finished))
         pod = facts.pod
         version = pod.metadata.version
-        if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
+        lags = self.version_seen is not None and now.monotonic - self.version_seen < LAG
+        if lags and version < self.version:
             return decision
         same = self._is_newest(decision)
         # A pod that starts changes often, and only waits: such decisions are not recorded.
@@ -173,16 +174,16 @@ class PodState:
             self.target = decision.target
         if self.asks_for != before:
             self.unready = False
-            self.first_seen = seen if self.asks_for == "quit" else now
+            self.first_seen = finished if self.asks_for == "quit" else now
             if self.asks_for == "quit":
-                self.witnessed = None if self.seen is None else now.monotonic
+                self.witnessed = None if self.version_seen is None else now.monotonic
         held = self.asks_for not in {None, "report"}
         since = facts.held_since if held else None
         self.since = min(since, now.date) if since else None
         self.requests = facts.requests if held else None
         self.gone_by = facts.gone_by.timestamp() + rules.TERMINATING_FOR if facts.gone_by else 0.0
         self.version = version
-        self.seen = now.monotonic
+        self.version_seen = now.monotonic
         if self.task:
             waited = None if self.witnessed is None else now.monotonic - self.witnessed
             self.task.exit = exit_of(self.task.target, facts, waited, now)

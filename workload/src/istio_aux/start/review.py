@@ -115,12 +115,12 @@ def answer(
     body: bytes,
     how: How,
     *,
-    inject: bool = False,
+    requested: bool = False,
     excluded: plan.Excluded = plan.left_to_ambient,
 ) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
-    ``inject``: the pod also asks Istio for a sidecar. ``excluded`` says why a pod is left alone.
+    ``requested``: the application asks for a sidecar. ``excluded`` says why a pod is left alone.
     Raises Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
     """
     try:
@@ -130,7 +130,7 @@ def answer(
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    planned = _plan(request, how, inject, excluded)
+    planned = _plan(request, how, requested, excluded)
     return _answer(request.uid, _line(name, _MAX_KEY), planned, _outcome(planned))
 
 
@@ -186,7 +186,7 @@ def too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, how: How, inject: bool, excluded: plan.Excluded) -> plan.Plan:
+def _plan(request: Request, how: How, requested: bool, excluded: plan.Excluded) -> plan.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -195,7 +195,7 @@ def _plan(request: Request, how: How, inject: bool, excluded: plan.Excluded) -> 
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return plan.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return plan.plan(pod, how(pod), requested=inject, excluded=excluded)
+    return plan.plan(pod, how(pod), requested=requested, excluded=excluded)
 
 
 def _outcome(planned: plan.Plan) -> Outcome:

@@ -279,7 +279,7 @@ class AdmissionWebhook:
 
     def _review(self, path: str, body: bytes, how: review.How) -> review.ReviewResult:
         try:
-            return review.answer(body, how, inject=path == INJECT, excluded=self._excluded)
+            return review.answer(body, how, requested=path == INJECT, excluded=self._excluded)
         except review.Malformed:
             raise
         except Exception:  # A fault of ours must not refuse a pod.
