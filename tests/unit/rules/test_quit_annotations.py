@@ -535,6 +535,7 @@ HOOK: dict[str, Any] = {
         ({"annotations": {"workflows.argoproj.io/node-name": "a"}}, "Argo ends it"),
         ({"annotations": {QUIT_AFTER: "main"}}, "the author says what decides"),
         ({"annotations": {QUIT: "false"}}, "the author wants none of it"),
+        ({"annotations": {QUIT: "flase"}}, "the author may want none of it"),
         ({"annotations": {START: "none"}}, "the author wants no order"),
         ({"annotations": {START: "hold"}}, "the proxy is classic"),
         ({"annotations": {SIDECARS: "none"}}, "the author turns it off"),
@@ -564,6 +565,10 @@ def test_it_stays_where_anything_speaks_against_it(case: dict[str, Any], why: st
     assert started(SQL, found.setting, **case) == []
     warned = [text for text in plan.warnings if "cloud-sql-proxy" in text]
     assert bool(warned) is found.counted, "what nobody asked for warns only where it matters"
+
+
+def test_a_bad_grace_period_of_the_proxy_leaves_it_as_native_as_without() -> None:
+    assert started(SQL, annotations={QUIT_GRACE: "soon"}) == started(SQL) != []
 
 
 def test_it_stays_where_the_annotations_leave_no_room_for_a_start_order() -> None:

@@ -94,9 +94,8 @@ class _FreeRun:
         self._client = client
         self._request = request
         self._policy = policy
-        self.verdicts = dict[
-            Key, report.PodOutcome
-        ]()  # What would be done, and then what was done.
+        # What would be done, and then what was done.
+        self.verdicts = dict[Key, report.PodOutcome]()
         self._looked_at = 0
         self._hung = set[Key]()
         self._ends: dict[Key, End] = {}

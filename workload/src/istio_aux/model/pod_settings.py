@@ -121,7 +121,7 @@ class PodSettings(Struct, frozen=True):
     @property
     def unclear_end(self) -> tuple[Problem, ...]:
         """The problems for which the proxy is left alone."""
-        return tuple(each for each in self.problems if each.annotation not in {START, PEERS})
+        return tuple(each for each in self.problems if each.annotation not in _OF_THE_START)
 
 
 def _seconds(text: str) -> float | None:
@@ -193,12 +193,9 @@ _KEYS: dict[str, Annotation[Any]] = {
 """The key of each field of `PodSettings`; of ``quits`` is made ``opt_out``."""
 
 _LEFT = "the proxy is left alone"
+_OF_THE_START = {START: "ignored", PEERS: "no port is opened"}
 # What follows from a bad value, if not just `_LEFT`.
-_INSTEAD = {
-    START: "ignored",
-    PEERS: "no port is opened",
-    SIDECARS: "no container is changed, and the proxy is left alone",
-}
+_INSTEAD = {**_OF_THE_START, SIDECARS: f"no container is changed, and {_LEFT}"}
 
 _OURS = "istio-aux.io/"
 # Keys by which the author of a pod asks for something.

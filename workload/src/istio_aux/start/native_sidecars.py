@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from istio_aux.model import scripts, sidecars
-from istio_aux.model.annotations import SIDECARS, workflow_node
+from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS, workflow_node
 from istio_aux.model.ending import COUNTED
 from istio_aux.model.pod import PROXY, Container, Pod
 from istio_aux.model.pod_settings import PodSettings
@@ -91,7 +91,8 @@ def _known(pod: Pod, settings: PodSettings) -> Iterator[SidecarRule]:
     payload = [each for each in pod.containers if each.name not in {PROXY, *rows}]
     if not (rows and payload):
         return
-    if settings.left_alone or settings.after:
+    unclear = settings.problem(QUIT) or settings.problem(QUIT_AFTER)
+    if settings.opt_out or settings.after or unclear:
         return
     text = "\n".join(map(scripts.said, (*payload, *pod.init_containers)))
     kills = pod.spec.share_process_namespace and "kill" in text
