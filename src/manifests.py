@@ -174,8 +174,9 @@ def _context(values: Values) -> dict[str, Any]:
         "webhook_configuration": webhook_configuration(app, model),
         # What the workload may do.
         "deletes": values.acts and values.deletes,
-        "injection_policies": [
-            f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
+        "config_maps": [
+            "istio-cni-config",
+            *(f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})),
         ],
         # Applications by namespace, `*` for all pods: those that the workload may act on.
         "injected": json.dumps(

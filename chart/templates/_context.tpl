@@ -131,14 +131,14 @@ template's name and the root. */}}
 {{- end }}
 
 {{- /* The default revision has no suffix. */}}
-{{- $policies := list "istio-sidecar-injector" }}
+{{- $maps := list "istio-cni-config" "istio-sidecar-injector" }}
 {{- $configurations := lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" "" }}
 {{- $revisions := $v.istioRevisions }}
 {{- range $configurations.items }}
 {{- $revisions = append $revisions (get (.metadata.labels | default dict) "istio.io/rev") }}
 {{- end }}
 {{- range $revision := without $revisions "" "default" }}
-{{- $policies = append $policies (print "istio-sidecar-injector-" $revision) }}
+{{- $maps = append $maps (print "istio-sidecar-injector-" $revision) }}
 {{- end }}
 
 {{- $published := omit (include "istio-aux.settings" . | fromJson) "log-level" | toRawJson }}
@@ -146,10 +146,10 @@ template's name and the root. */}}
 {{- $own := dict
   "acts" $acts
   "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
+  "config_maps" ($maps | uniq | sortAlpha)
   "deletes" (and $acts (eq (index $s "dead-proxy") "delete"))
   "dry_runs" $validates
   "injected" (toRawJson $injected)
-  "injection_policies" ($policies | uniq | sortAlpha)
   "namespaces" $namespaces
  "repairs" (eq (index $s "race-policy") "restart")
  "selected" (join " || " $selected)

@@ -19,6 +19,7 @@ from typing import Any
 
 from istio_aux.cli import report
 from istio_aux.cli.output import Output
+from istio_aux.injector.capture import NodeAgents
 from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.judge.pods import judge as judge_pod
 from istio_aux.judge.pods import outside
@@ -107,7 +108,9 @@ def explained(pod: Pod) -> report.Explanation:
 def audited(pod: Pod) -> tuple[Found, ...]:
     ours = judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
     meshed = partial(expected, hooks=HOOKS, policies=mesh.POLICIES)
-    return judge_pod(pod, ours, outside(pod, mesh.ENABLED, ours, meshed, now=NOW.date))
+    return judge_pod(
+        pod, ours, outside(pod, mesh.ENABLED, ours, meshed, NodeAgents(), now=NOW.date)
+    )
 
 
 def read_file(body: bytes) -> None:

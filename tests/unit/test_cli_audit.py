@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import re
 import signal
 import sys
@@ -31,7 +30,7 @@ from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
-from unit.rules.unmeshed import ambient
+from unit.rules.unmeshed import agent, ambient, cni
 from unit.screens import Ask, Run, Shown, audited, objects, put_pod
 
 ROOT = Path(__file__).parents[2]
@@ -412,31 +411,33 @@ def answers(shown: Shown) -> list[tuple[str, str]]:
 
 
 async def test_pods_outside_an_ambient_mesh_are_found_and_explained(ask: Ask) -> None:
-    """istio#61182: one whose annotation may lie is asked (istio#55968)."""
-
-    async def refuse(socket: web.WebSocketResponse, *_: str) -> None:
-        await socket.send_bytes(b"\x01error forwarding port 15008: connection refused")
-
+    """istio#61182: by the annotation and the agents' settings, and no pod is asked."""
     profile = {
         "istio.io/dataplane-mode": "ambient",
         "app.kubernetes.io/part-of": "kubeflow-profile",
     }
     async with ApiServer() as api:
-        api.on_forward = refuse
         api.put("namespaces", {"metadata": {"name": "shop", "labels": profile}})
-        for name, said in {"out": "", "well": "enabled", "lies": "enabled"}.items():
-            pod = ambient(said, name=name, uid=name, renewed=name == "lies")
-            api.put("pods", pod)
+        api.put("pods", agent())
+        api.put("configmaps", cni())
+        for name, said in {"out": "", "well": "enabled", "half": "pending"}.items():
+            api.put("pods", ambient(said, name=name, uid=name))
+        api.put("pods", ambient("enabled", name="booted", uid="booted", renewed=True))
         found = await ask(api, "audit", "-o", "json")
-        explained = await ask(api, "explain", "-n", "shop", "out", "well")
-    lines = [json.loads(line) for line in found.out.splitlines()]
-    assert {line["name"]: line["state"] for line in lines} == {
-        "out": "unmeshed",
-        "lies": "unmeshed",
+        explained = await ask(api, "explain", "-n", "shop", "out", "well", "half")
+        api.put("configmaps", cni(AMBIENT_RECONCILE_POD_RULES_ON_STARTUP="false"))
+        api.put("pods", agent(ready=False))
+        away = await ask(api, "audit")
+    assert {(line["name"], line["state"], line["code"]) for line in objects(found)} == {
+        ("out", "unmeshed", "IA0106"),
+        ("half", "unmeshed", "IA0126"),
     }
-    assert all(line["reason"].startswith("outside the mesh: ") for line in lines)
-    assert {line["code"] for line in lines} == {"IA0106"}
-    out, well = (line for line in explained.out.splitlines() if "shop/" in line)
+    out, well, half = (line for line in explained.out.splitlines() if "shop/" in line)
     assert "UNMESHED" in out
     assert "outside the mesh: it has no annotation ambient.istio.io/redirection" in out
     assert "the pod has no container istio-proxy" in well
+    assert "look at ztunnel on its node" in " ".join(explained.out.split())
+    assert "UNMESHED" in half
+    assert "pods that may lack their sidecar: 2: " in away.err
+    assert "; istio-cni is not ready on node node-1" in away.err
+    assert (found.status, away.status, api.forwards) == (0, 1, [])

@@ -12,7 +12,7 @@ from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.rules.test_hold import NEW
-from unit.rules.unmeshed import ambient
+from unit.rules.unmeshed import agent, ambient, cni
 from unit.screens import Ask, Run, Shown, objects
 from unit.test_quit_held import fields
 
@@ -220,13 +220,18 @@ def test_whether_an_ambient_mesh_takes_a_pod_is_not_known_until_it_had_time(run:
     outside = ambient("", name="out", uid="out", namespace="training")
     labels = {"team": "a", "istio.io/dataplane-mode": "ambient"}
     space = {**NAMESPACE, "metadata": {"name": "training", "labels": labels}}
+    root = {**NAMESPACE, "metadata": {"name": "istio-system"}}
     for newest, status, found in (
         ("2026-11-21T08:16:35Z", 1, []),
         (LATE, 0, [("out", "unmeshed", "report")]),
     ):
         late = pod("late", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
-        shown = audit(run, given(outside, late, space, OURS, ISTIO, POLICY), "-o", "json")
+        items = (outside, late, space, OURS, ISTIO, POLICY, agent(), cni(), root)
+        shown = audit(run, given(*items), "-o", "json")
         assert (shown.status, states(shown)) == (status, found)
+    shown = audit(run, given(outside, late, space, OURS, ISTIO, POLICY), "-o", "json")
+    assert (shown.status, states(shown)) == (1, [])
+    assert "istio-cni's pods were not given" in shown.err + shown.out
 
 
 def test_a_file_is_judged_as_of_its_newest_time(run: Run) -> None:

@@ -21,7 +21,7 @@ from istio_aux.kube.exec import (
     OUTPUT,
     ExecChannels,
     ForwardChannels,
-    PortChannels,
+    ReadyChannels,
     execute,
     forward,
 )
@@ -310,6 +310,6 @@ async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_reques
         api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
         api.faults.append(refuse)
         key = Key("training", "job", "u-1")
-        channels = PortChannels()
+        channels = ReadyChannels()
         await forward(client, key, 15020, "GET /", 10.0, still=still, channels=channels)
-        assert channels.listens is False
+        assert channels.ready is False

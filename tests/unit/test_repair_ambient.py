@@ -1,52 +1,55 @@
-"""Pods that Istio's CNI should have captured: which are named, which are asked, which replaced."""
+"""Pods that Istio's CNI should have captured: which are named, and which are replaced."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp import web
 from istio_aux.model.annotations import DATAPLANE, INJECT
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.repair.rollout import Sidecar
 from msgspec import structs
+from simulation.store import Path, Stored
 from unit.asynchronous import until
-from unit.repairing import LIMITS, SIDECAR, Cluster, World, at_work
-from unit.rules.unmeshed import REPORT, ambient, raw
-
-ANSWERS = {
-    "listens": b"\x00\x15\x03\x01\x00\x02\x02\x32",  # An alert of TLS, as ztunnel's server sends.
-    "refuses": b"\x01error forwarding port 15008: dial tcp4 127.0.0.1:15008: connection refused",
-    "fails": b"\x01error forwarding port 15008: network namespace is closed",
-}
+from unit.repairing import LIMITS, Cluster, World, at_work
+from unit.rules.unmeshed import REPORT, agent, ambient, cni
 
 
 class Mesh(Cluster):
-    """Controllers' new pods are captured, or not: ``injects``."""
+    """Controllers' new pods are captured, or not: ``injects``.
+
+    Attributes:
+        late: what happens right before an eviction arrives.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: Callable[[], None] = lambda: None
+
+    def evict(self, to: Path, eviction: dict[str, Any]) -> Stored:
+        self.late()
+        return super().evict(to, eviction)
 
     def replacement(self, gone: dict[str, Any]) -> None:
         super().replacement(gone)
         name = f"new-{self._made}"
         self.put("pods", ambient("enabled" if self.injects else "", name=name, uid=name))
 
-    def agents(self, *names: str) -> None:
+    def agents(self, *ready: str, namespace: str = "istio-system") -> None:
         """These pods of Istio's are ready on the node, and the others are not."""
-        for name, label in (("istio-cni", "k8s-app"), ("ztunnel", "app")):
-            value = {"istio-cni": "istio-cni-node"}.get(name, name)
-            pod = raw(
-                SIDECAR, name=name, uid=name, namespace="istio-system", ready=name in names,
-                labels={label: value}, spec={"nodeName": "node-1"},
-            )  # fmt: skip
+        for name in ("istio-cni", "ztunnel"):
+            pod = agent(name, ready=name in ready)
+            pod["metadata"]["namespace"] = namespace
             self.put("pods", pod)
-
-    async def says(self, socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
-        await socket.send_bytes(ANSWERS[pod.partition("-")[0]])
 
 
 @asynccontextmanager
-async def mesh(**options: Any) -> AsyncGenerator[tuple[World, Mesh]]:
+async def mesh(
+    *agents: str, config: dict[str, Any] | None = None, **options: Any
+) -> AsyncGenerator[tuple[World, Mesh]]:
     """A cluster whose namespace is in an ambient mesh, where pods settle at once."""
     limits = structs.replace(LIMITS, settled=0.05)
     options = {
@@ -54,8 +57,11 @@ async def mesh(**options: Any) -> AsyncGenerator[tuple[World, Mesh]]:
         **options,
     }
     async with Mesh() as api, at_work(api, limits=limits, **options) as world:
-        api.on_forward = api.says
+        api.put("configmaps", config or cni())
+        api.agents(*(agents or ("istio-cni", "ztunnel")))
+        await world.relabel("istio-system", {})
         await world.relabel("shop", {DATAPLANE: "ambient"})
+        await until(lambda: world.repair.store.cni.read, "the settings of the CNI are known")
         yield world, api
 
 
@@ -64,53 +70,51 @@ def put(world: World, name: str, redirection: str = "", **fields: Any) -> None:
 
 
 async def test_pods_that_are_left_out_are_named_and_no_others() -> None:
-    """istio#61182: by Event, metric and status."""
+    """istio#61182: by Event, metric and status. No pod is asked."""
     async with mesh(policy=REPORT) as (world, _):
         put(world, "out")
         put(world, "well", "enabled")
+        put(world, "booted", "enabled", renewed=True)
         put(world, "starting", address="")
         put(world, "half", "pending")
         await world.found("out", "half")
         await until(lambda: len(world.events("OutsideMesh")) == 2, "their owners are told")
+        told = dict(world.events("OutsideMesh"))
+        assert "IA0106" in told["out"]
+        assert "IA0126" in told["half"]
         put(world, "half", "enabled")
         await world.found("out")
         assert world.count("istio_aux_unmeshed_pods") == 1
         assert world.repair.store.count(Sidecar.UNKNOWN) == 0
-        assert world.api.forwards == [], "no pod is asked whose annotation says it"
+        assert world.api.forwards == []
         await world.relabel("shop", {})
         await world.found()
 
 
 async def test_a_pod_that_refuses_a_sidecar_is_found_when_its_namespace_becomes_ambient() -> None:
-    """Documents of Kubeflow tell users to refuse one. Before, nothing is kept of such a pod."""
+    """Documents of Kubeflow tell users to refuse one."""
     async with mesh(policy=REPORT) as (world, _):
         await world.relabel("shop", {})
         put(world, "out", labels={INJECT: "false"})
         put(world, "well", "enabled", labels={INJECT: "false"})
-        await world.known(2)
-        assert [pod.bare for pod in world.repair.store.pods.values()] == [None, None]
+        await world.known(4)
         await world.relabel("shop", {DATAPLANE: "ambient"})
         await world.found("out")
 
 
-async def test_a_pod_whose_annotation_may_lie_is_asked_once() -> None:
-    """istio#55968: that of a pod whose node was started again. No answer is not "outside"."""
-    async with mesh(policy=REPORT) as (world, _):
-        for name in ANSWERS:
-            put(world, name, "enabled", renewed=True)
-        await world.found("refuses")
-        await until(lambda: len(world.api.forwards) == len(ANSWERS), "all are asked")
-        await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "one is not known")
-        put(world, "fails", "enabled", renewed=True, labels={"changed": "yes"})
-        put(world, "refuses-too", "enabled", renewed=True)
-        await world.found("refuses", "refuses-too")
-        asked = [pod for _, pod, port, _ in world.api.forwards if port == 15008]
-        assert sorted(asked) == ["fails", "listens", "refuses", "refuses-too"]
+async def test_a_pod_that_is_captured_is_never_replaced_whatever_its_network() -> None:
+    """The node was booted, and the agent came later: it writes the rules again (istio 1.29)."""
+    async with mesh("ztunnel") as (world, api):
+        put(world, "booted", "enabled", renewed=True)
+        await world.known(3)
+        api.agents("istio-cni", "ztunnel")
+        put(world, "out")
+        await until(lambda: world.restarts("evicted") == 1, "the one that is outside is replaced")
+        assert api.evictions == ["out"]
 
 
 async def test_a_pod_is_replaced_while_cni_and_ztunnel_of_its_node_are_ready() -> None:
-    async with mesh() as (world, api):
-        api.agents("istio-cni")
+    async with mesh("istio-cni") as (world, api):
         put(world, "out")
         why = "not ready on node node-1: ztunnel"
         await until(lambda: why in world.unmeshed.get("out", ""), "its node is not ready")
@@ -120,3 +124,86 @@ async def test_a_pod_is_replaced_while_cni_and_ztunnel_of_its_node_are_ready() -
         await world.found()
         ((pod, note),) = await until(lambda: world.events("RestartedForSidecar"), "that is told")
         assert (pod, note.partition(":")[0]) == ("out", "restarted, so that it is captured")
+
+
+async def test_while_the_agent_is_away_it_is_not_known_what_it_will_capture() -> None:
+    async with mesh("ztunnel") as (world, api):
+        put(world, "waits")
+        await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "that is not known")
+        assert world.unmeshed == {}
+        api.agents("istio-cni", "ztunnel")
+        await until(lambda: api.evictions == ["waits"], "the agent is back, and left it out")
+
+
+async def test_a_pod_that_is_captured_right_before_its_eviction_stays() -> None:
+    """What the eviction rests on is older than the pod."""
+    async with mesh() as (world, api):
+        api.late = lambda: put(world, "late", "enabled")
+        put(world, "late")
+        await until(lambda: api.evictions, "it is to be evicted")
+        await world.found()
+        await until(lambda: world.repair.finished, "all is decided")
+        assert (world.restarts("evicted"), api.evictions) == (0, ["late"])
+        assert api.find("pods", "shop", "late")
+
+
+async def test_settings_are_read_again_right_before_an_eviction() -> None:
+    """An admin has excluded the namespace since."""
+    saved = asyncio.Event()
+
+    async def exclude() -> None:
+        api.put("configmaps", cni(EXCLUDE_NAMESPACES="shop"))
+        saved.set()
+
+    async with mesh(store=exclude) as (world, api):
+        put(world, "out")
+        await saved.wait()
+        await until(lambda: not world.unmeshed and world.repair.finished, "it is left alone")
+        assert api.evictions == []
+
+
+async def test_without_its_settings_pods_are_only_reported() -> None:
+    bad = cni(AMBIENT_ENABLEMENT_SELECTOR="- podSelector: 1")
+    async with mesh(config=bad) as (world, api):
+        put(world, "out")
+        why = "not known which pods istio-cni captures: ConfigMap istio-system/istio-cni-config: "
+        await until(lambda: why in world.unmeshed.get("out", ""), "it is reported")
+        assert api.evictions == []
+
+
+async def test_a_namespace_that_the_cni_excludes_is_left_alone() -> None:
+    async with mesh(config=cni(EXCLUDE_NAMESPACES="kube-system,shop")) as (world, api):
+        put(world, "out")
+        await world.known(3)
+        await until(lambda: world.repair.finished, "all is decided")
+        assert (world.unmeshed, api.evictions) == ({}, [])
+        assert world.repair.store.count(Sidecar.UNKNOWN) == 0
+
+
+async def test_pods_of_tenants_are_no_agents() -> None:
+    """A tenant may give a pod the agent's label."""
+    async with mesh("ztunnel") as (world, api):
+        forged = agent()
+        forged["metadata"] |= {"namespace": "shop", "name": "forged", "uid": "forged"}
+        api.put("pods", forged)
+        put(world, "out")
+        await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "that is not known")
+        await world.relabel("elsewhere", {})
+        api.agents("istio-cni", "ztunnel", namespace="elsewhere")
+        api.put("pods", agent())
+        await until(lambda: world.repair.finished, "nor if two namespaces have agents")
+        assert world.repair.store.count(Sidecar.UNKNOWN) == 1
+        assert (world.unmeshed, api.evictions) == ({}, [])
+
+
+async def test_nothing_is_kept_of_pods_and_agents_that_are_gone() -> None:
+    async with mesh(policy=REPORT) as (world, api):
+        put(world, "out")
+        await world.found("out")
+        api.remove("pods", "shop", "out")
+        for name in ("istio-cni", "ztunnel"):
+            api.remove("pods", "istio-system", name)
+        await until(lambda: not world.repair.store.pods, "all are gone")
+        store = world.repair.store
+        assert (store.captures.until, store.cni.known.namespaces) == (None, set())
+        assert store.captures.due() == []

@@ -218,7 +218,8 @@ def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
         candidate = Candidate.of(pod)
         labels = store.namespaces.get(pod.metadata.namespace)
         new, expectation = as_admitted(candidate, labels, options, store.applications, store.expect)
-        action = decide(new, Around(expectation, live=True), RESTART)
+        agent = store.cni.known.on(candidate.node)
+        action = decide(new, Around(expectation, live=True, agent=agent), RESTART)
         reasons.add(action.reason)
         assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
         assert stored.candidate in (None, candidate), pod

@@ -25,6 +25,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from aiohttp import web
+from istio_aux.injector.capture import read_config
 from istio_aux.injector.watcher import survey
 from istio_aux.model import kubelet, webhooks
 from istio_aux.model import pod as pods
@@ -44,6 +45,7 @@ from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.asynchronous import background, until
 from unit.injecting import ENABLED
 from unit.rules.pods import RUNNING, exited, moment
+from unit.rules.unmeshed import agent, cni
 from unit.screens import Ask, install, objects, put_pod
 from unit.test_cli_unmeshed import Istio
 from unit.test_repair_properties import generated
@@ -271,6 +273,12 @@ def every_pod() -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def of_plain(found: dict[str, Any]) -> dict[str, Any]:
+    """One of Istio's CNI, in a namespace that is not selected."""
+    found["metadata"] |= {"namespace": "plain"}
+    return found
+
+
 def act(wired: Wiring, state: PodState, due: Due, pod: pods.Pod) -> None:
     """What is done about a pod whose agent refuses, and is ready unless its pod is deleted."""
     scope, recorder, now = wired._scope, wired._quit._recorder, wired._quit._clock()
@@ -354,7 +362,8 @@ async def disagreements(
                 "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
             },
         )
-        for body in every_pod():
+        api.put("configmaps", of_plain(cni()))
+        for body in (of_plain(agent()), *every_pod()):
             api.put("pods", body)
         known = {
             pod.metadata.key: pod for pod in (pods.convert(it.object) for it in api.list("pods"))
@@ -373,6 +382,7 @@ async def disagreements(
         async with wired.client:
             wired._control_planes_changed((await survey(wired.client))[0])
         wired._ask(asked)
+        wired._repair.store.cni.set({"plain": read_config(cni()["data"])})
         wired._repair.lead(True)
         wired._quit._recorder.leading, wired._quit._kubelets["node-1"] = True, kubelet.OBEYS
         monkeypatch.setattr("istio_aux.kube.clock.time", SimpleNamespace(time=lambda: now.wall))
@@ -411,7 +421,8 @@ async def disagreements(
                 if of.startswith(("are outside their mesh", "are finished, and"))
             }
             codes = Counter(it["code"] for it in audited if not it["left_out"])
-            wrong = counted ^ {codes["IA0101"], codes["IA0105"] + codes["IA0106"]} - {0}
+            unmeshed = sum(codes[code] for code in ("IA0105", "IA0106", "IA0126"))
+            wrong = counted ^ {codes["IA0101"], unmeshed} - {0}
             bad += ((after, number, "check") for number in wrong)
     return bad
 

@@ -208,7 +208,12 @@ def test_the_workload_may_read_the_policies_of_all_revisions(unit: Unit) -> None
         if rule["resources"] == ["configmaps"]
     ]
     assert named == [
-        ["istio-sidecar-injector", "istio-sidecar-injector-1-28", "istio-sidecar-injector-1-29"]
+        [
+            "istio-cni-config",
+            "istio-sidecar-injector",
+            "istio-sidecar-injector-1-28",
+            "istio-sidecar-injector-1-29",
+        ]
     ]
 
 

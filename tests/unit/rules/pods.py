@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from istio_aux.injector.capture import NodeAgents
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge.installation import Installation, Installations, Judgement
 from istio_aux.judge.pods import judge, outside
@@ -147,5 +148,6 @@ def recorded(name: str) -> Pod:
 
 def listed(pod: Pod, judgement: Judgement, now: datetime) -> Any:
     """What `audit` lists of a pod that Istio would inject; None if nothing."""
-    meshed = outside(pod, None, judgement, lambda _: Expectation(True, ""), now=now)
+    agents = NodeAgents()
+    meshed = outside(pod, None, judgement, lambda _: Expectation(True, ""), agents, now=now)
     return next((it for it in judge(pod, judgement, meshed) if it.state), None)

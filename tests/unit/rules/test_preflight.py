@@ -12,8 +12,9 @@ import msgspec
 import pytest
 from istio_aux.cli import report
 from istio_aux.cli.terminal import Terminal
+from istio_aux.injector.capture import Agent
 from istio_aux.injector.injection import Expectation
-from istio_aux.injector.rules import Agent, ControlPlanes, Injector
+from istio_aux.injector.rules import ControlPlanes, Injector
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installation, Installations
 from istio_aux.judge.moving import NetworkPolicy, Survey, To
@@ -30,7 +31,7 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.findings import Code
 from istio_aux.model.limits import Limits, ResourceQuota
 from istio_aux.model.owners import JobCounts
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import Capability, QuitPolicy, RepairPolicy, Right, StartPolicy
 from istio_aux.model.text import command
 from istio_aux.model.webhooks import Configuration
@@ -233,12 +234,12 @@ def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
 
 
 def test_a_node_where_no_pod_can_be_captured_is_a_problem() -> None:
-    ready = Agent(namespace="istio-system", node="a", ready=True)
+    ready = Agent(key=Key("istio-system", "a", "a"), node="a", ready_since=1.0)
     other = replace(ready, node="b")
-    agents = {"istio-cni": [ready, replace(other, ready=False)], "ztunnel": [ready, other]}
-    (good,) = preflight.ambient(agents, ["a"])
+    agents = {"istio-cni": [ready, replace(other, ready_since=None)], "ztunnel": [ready, other]}
+    (good,) = preflight.node_agents(agents, ["a"], "harm")
     assert good.result == "ok"
-    (bad,) = preflight.ambient(agents, ["a", "b"])
+    (bad,) = preflight.node_agents(agents, ["a", "b"], "harm")
     assert coded([bad]) == ["problem IA0407"]
     assert bad.what.startswith("istio-cni is not ready on 1 nodes: b")
 
@@ -414,7 +415,7 @@ def test_a_long_way_is_shown_from_its_beginning() -> None:
     survey = Survey(
         To.AMBIENT, mesh(Liveness.LIVE), many | {"both": {**AMBIENT, **ENABLED}}, Limits()
     )
-    proxy = job({"istio-proxy": RUNNING})
+    proxy = job({"main": RUNNING, "istio-proxy": RUNNING})
     for name in many:
         survey.see(replace(proxy, metadata=replace(proxy.metadata, namespace=name)), kept=False)
 

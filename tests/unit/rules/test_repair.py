@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from istio_aux.injector.capture import NodeAgent, read_config
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
@@ -26,15 +27,18 @@ from istio_aux.repair.rules import (
     Skip,
     as_admitted,
 )
+from msgspec import structs
 from sizes import ROOT
 from unit.rules.pods import RUNNING
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
     AMBIENT,
+    CNI,
     JOB,
     NO,
     NONE,
     OURS,
+    READY,
     REPORT,
     RESTART,
     STATEFUL,
@@ -248,23 +252,45 @@ def test_only_a_pod_of_a_stateful_set_has_an_ordinal() -> None:
 
 MESHED = {DATAPLANE: "ambient"}
 LEFT_OUT = "outside the mesh: it has no annotation ambient.istio.io/redirection; it should be in: "
-LIES = 'annotation ambient.istio.io/redirection: "enabled", maybe of an earlier network: ztunnel '
+OLD = "may be of an earlier network, whose rules istio-cni may not have renewed: "
+AWAY = NodeAgent(config=CNI, lacks="istio-cni is not ready on node node-1")
+UNREAD = NodeAgent(ready_since=1.0, lacks="ConfigMap istio-system/istio-cni-config: 403")
+# Agents of Istio 1.28, which write no rules again when they start: from before and after the
+# second network of a pod.
+BEFORE, AFTER = (
+    structs.replace(READY, config=read_config({}), ready_since=at) for at in (1.0, 4e9)
+)
+
+
+def set_to(**settings: str) -> dict[str, NodeAgent]:
+    return {"agent": structs.replace(READY, config=read_config(settings))}
 
 
 @pytest.mark.parametrize(
     ("found", "facts", "kind", "because"),
     [
-        (ambient(), {}, Captured, "the pod is in the ambient mesh"),
+        (ambient(), {"agent": AWAY}, Captured, "the pod is in the ambient mesh"),
         (ambient(labels={INJECT: "false"}), {}, Captured, "the pod is in the ambient mesh"),
-        (ambient(renewed=True), {"listens": True}, Captured, LIES + "listens on port 15008"),
+        (ambient(renewed=True), {}, Captured, "the pod is in the ambient mesh"),
+        (ambient(renewed=True), {"agent": AWAY}, Captured, "the pod is in the ambient mesh"),
+        (ambient(renewed=True), {"agent": BEFORE}, Captured, "the pod is in the ambient mesh"),
+        (ambient(renewed=True), {"agent": AFTER}, ReportUnmeshed, OLD + "it came after that net"),
+        (ambient(renewed=True), {"agent": NodeAgent()}, ReportUnmeshed, OLD + "istio-cni is not"),
         (ambient(""), {"settled": False}, AwaitCapture, "not captured yet: it has no annotation"),
-        (ambient("pending", address=""), {}, AwaitCapture, "not captured yet: it has no address"),
-        (ambient(renewed=True), {}, ReportUnmeshed, f"ambient mesh: {LIES}may listen or not"),
+        (ambient("", address=""), {}, AwaitCapture, "not captured yet: it has no address"),
+        (ambient("pending", address="", owner=None), {"settled": False}, AwaitCapture, "not capt"),
+        (ambient(""), {"agent": AWAY}, ReportUnmeshed, "redirection; istio-cni is not ready on"),
+        (ambient(""), {"agent": NodeAgent()}, ReportUnmeshed, "; istio-cni is not known"),
+        (ambient(""), {"agent": UNREAD}, ReportUnmeshed, "captures: ConfigMap istio-system/istio-"),
         (ambient(""), {}, Restart, LEFT_OUT + AMBIENT.reason),
         (ambient("", labels={INJECT: "false"}), {"live": False}, Restart, LEFT_OUT),
-        (ambient("pending"), {}, Restart, 'outside the mesh: annotation ambient.istio.io/redirec'),
+        (ambient("pending"), {}, ReportUnmeshed, "not restarted: istio-cni tries again until ztun"),
+        (ambient("pending", address=""), {"agent": AWAY}, ReportUnmeshed, "the pod has no network"),
         (ambient("x" * 99), {}, Restart, LEFT_OUT),
-        (ambient(renewed=True), {"listens": False}, Restart, LIES + "does not listen on port"),
+        (ambient(""), set_to(EXCLUDE_NAMESPACES="a, shop"), Skip, "EXCLUDE_NAMESPACES has shop"),
+        (ambient("pending"), set_to(EXCLUDE_NAMESPACES="shop"), Skip, "does not capture it"),
+        (ambient(""), set_to(AMBIENT_ENABLED="false"), Skip, "AMBIENT_ENABLED is false in Conf"),
+        (ambient(""), set_to(AMBIENT_ENABLEMENT_SELECTOR="[]"), Skip, "SELECTOR does not match"),
         (ambient("", owner=JOB), {}, ReportUnmeshed, "not restarted: it is a Job's"),
         (ambient("", owner=None), {}, ReportUnmeshed, "not restarted: the pod has no controller"),
         (ambient("", annotations=INJECTED), {}, NotKnown, "without a container istio-proxy"),
@@ -276,7 +302,7 @@ LIES = 'annotation ambient.istio.io/redirection: "enabled", maybe of an earlier 
 def test_a_pod_that_istios_cni_did_not_capture_is_outside_the_mesh(
     found: dict[str, Any], facts: dict[str, Any], kind: type[RepairAction], because: str
 ) -> None:
-    """istio#61182, istio#55968: also if its annotation says otherwise. Unknown is not outside."""
+    """istio#61182, istio#55968. Unknown is not outside, and "pending" is no network at all."""
     facts = {"settled": True, **facts}
     decision = decide(pods.convert(found), RESTART, AMBIENT, **facts)
     assert type(decision) is kind, decision

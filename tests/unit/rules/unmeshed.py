@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from istio_aux.injector.capture import NodeAgent, read_config
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
+from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.applications import Application
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rules
 from istio_aux.repair.candidate import Candidate
+from msgspec import structs
 from unit.rules.pods import RUNNING, State, document
 
 REPLICAS = ("apps/v1", "ReplicaSet")
@@ -24,6 +27,10 @@ AMBIENT = Expectation(
 )
 NO = Expectation(expected=False, reason="no webhook selects it")
 UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
+
+# Istio's CNI on the node of a pod.
+CNI = read_config({"AMBIENT_RECONCILE_POD_RULES_ON_STARTUP": "true"})
+READY = NodeAgent(ready_since=1.0, config=CNI, lacks="", place="istio-system/istio-cni-config")
 
 OURS = Application("kubeflow", "istio-aux")
 REPORT = RepairPolicy(race=RacePolicy.REPORT, ours=OURS)
@@ -92,6 +99,24 @@ def ambient(
     return found
 
 
+def agent(name: str = "istio-cni", *, ready: bool = True, **fields: Any) -> dict[str, Any]:
+    """A pod of Istio's CNI, or of ztunnel, on the node of these pods."""
+    label = {"istio-cni": {"k8s-app": "istio-cni-node"}, "ztunnel": {"app": "ztunnel"}}[name]
+    found = raw(
+        {"main": RUNNING}, name=name, namespace="istio-system", uid=name, ready=ready, labels=label,
+        spec={"nodeName": "node-1"}, owner=("apps/v1", "DaemonSet"), **fields,
+    )  # fmt: skip
+    found["status"]["conditions"][0]["lastTransitionTime"] = "2026-11-20T08:00:00Z"
+    return found
+
+
+def cni(**settings: str) -> dict[str, Any]:
+    """The ConfigMap of Istio's CNI, by default as Istio 1.29 and later write it."""
+    about = {"name": "istio-cni-config", "namespace": "istio-system", "uid": "cni"}
+    data = {"AMBIENT_RECONCILE_POD_RULES_ON_STARTUP": "true", **settings}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}
+
+
 def decide(
     pod: Pod,
     policy: RepairPolicy = RESTART,
@@ -99,8 +124,13 @@ def decide(
     *,
     live: bool | None = True,
     settled: bool = False,
-    listens: bool | None = None,
+    agent: NodeAgent = READY,
 ) -> rules.RepairAction:
     """Decide with the policy that does most."""
-    around = rules.Around(expectation, live, settled, listens)
-    return rules.decide(Candidate.of(pod), around, policy)
+    around = rules.Around(expectation, live, agent, settled)
+    labels = {DATAPLANE: "ambient"} if expectation.ambient else None
+    found = Candidate.of(pod)
+    found = structs.replace(
+        found, injection=structs.replace(found.injection, namespace_labels=labels)
+    )
+    return rules.decide(found, around, policy)

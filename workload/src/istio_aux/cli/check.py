@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
@@ -20,7 +20,6 @@ from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installation, Installations, LeftOut
 from istio_aux.judge.moving import NetworkPolicy, Survey, To
-from istio_aux.judge.pods import outside
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -35,7 +34,7 @@ from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import ISTIOS_INIT, Metadata, Pod
 from istio_aux.model.policy import Capability, Right
 from istio_aux.model.webhooks import Configuration, Service
 from istio_aux.settings import Settings
@@ -139,13 +138,16 @@ async def _run_checks(
                 selected,
                 mesh,
             )
-            if any(ambient_by({}, labels) for labels in selected.values()):
-                results += await _tried("ambient", _ambient(client))
+            ambient = [name for name, labels in selected.items() if ambient_by({}, labels)]
+            if ambient:
+                results += await _tried("ambient", _ambient(client, ambient))
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried("pods", _pods(client, judges, mesh, mesh_watch.namespaces))
         if selected and ours in configurations and not request.pre:
-            results += await _admission(client, settings, selected)
+            results += await _admission(
+                client, settings, mesh_watch.injectors.left_to_ambient, selected
+            )
     if settings.lease and not request.pre:
         results += await _tried("lease", _elected(client, settings.lease))
 
@@ -239,8 +241,12 @@ async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Co
     return tags
 
 
-async def _ambient(client: Client) -> Iterable[preflight.CheckResult]:
-    return preflight.ambient(await read_agents(client), await read_kubelets(client))
+async def _ambient(client: Client, names: Iterable[str]) -> list[preflight.CheckResult]:
+    """Judge whether Istio's agents can take the pods of these namespaces on each node."""
+    agents, known = await read_agents(client)
+    harm = "new pods of an ambient mesh do not start there, or start outside it"
+    nodes = await read_kubelets(client)
+    return [*preflight.node_agents(agents, nodes, harm), *preflight.excluded(known, sorted(names))]
 
 
 async def _rights_here(client: Client) -> Iterable[preflight.CheckResult]:
@@ -289,21 +295,25 @@ async def _pods(
     now = system_clock()
     seen = 0
     cut_pods = Counter[str]()
+    nodes = cluster.Nodes(client)
     jobs = await cluster.counting(client) if mesh.native.capability.can else {}
     limits = await _limits(client, [])
     changes = dict[str, list[str]]()
     left_out = dict[str, tuple[LeftOut, int]]()
     failed = dict[Code, list[str]]()
+    validated = set[str]()  # Nodes of pods that wait there for Istio's CNI.
     async for pod in workloads.list_pods(client, "", actions.NOT_SUCCEEDED):
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
         if failure := recent_failure(pod, now):
             failed.setdefault(failure.code, []).append(f"{about.namespace}/{about.name}")
+        if any(each.name == ISTIOS_INIT[1] for each in pod.init_containers):
+            validated.update(filter(None, [pod.spec.node_name]))
         if pod.status.phase == "Failed":
             continue
         judged = found.judge(pod, labels, now)
-        meshed, wanted = outside(pod, labels, judged, mesh.expected, now=now.date)
+        meshed, wanted = await nodes.outside(pod, labels, judged, mesh, now.date)
         settings, injection = judged.installation.settings, InjectionRequest.of(pod, labels)
         owner = controller(about)
         how = msgspec.structs.replace(
@@ -326,6 +336,7 @@ async def _pods(
     ]
     selects = any(map(found.selects, namespaces.values()))
     return [
+        *(await _validating(client, validated) if validated else ()),
         *preflight.unselected(left_out),
         *(preflight.pod_changes(seen, changes) if selects else ()),
         *preflight.counting(sorted(counting)),
@@ -335,6 +346,13 @@ async def _pods(
             await _cut_off(client, found, mesh, namespaces) if selects else Counter[str](),
         ),
     ]
+
+
+async def _validating(client: Client, nodes: Iterable[str]) -> Iterable[preflight.CheckResult]:
+    """Judge whether Istio's CNI sets up the pods that wait for it on these nodes."""
+    agents, _ = await read_agents(client)
+    harm = "new pods with a sidecar fail there in istio-validation"
+    return preflight.node_agents({"istio-cni": agents["istio-cni"]}, nodes, harm)
 
 
 async def _cut_off(
@@ -404,7 +422,9 @@ async def _moving(
             unread,
         ):
             survey.policy(item)
-    return [*(preflight.unknown("pods", why) for why in unread[:TRIED]), *survey.results()]
+    agents = await _tried("ambient", _ambient(client, ())) if to is To.AMBIENT else []
+    unknown = (preflight.unknown("pods", why) for why in unread[:TRIED])
+    return [*agents, *unknown, *survey.results()]
 
 
 async def _limits(client: Client, unread: list[str]) -> Limits:
@@ -430,9 +450,21 @@ async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> A
 async def _admission(
     client: Client,
     settings: Settings,
-    selected: Mapping[str, Mapping[str, str]],
+    left_to_ambient: Callable[[Pod], str],
+    selected: Iterable[str],
 ) -> list[preflight.CheckResult]:
-    """Create a pod by a server-side dry run, to see whether our webhook changes it."""
+    """Create a pod by a server-side dry run, to see whether our webhook changes it.
+
+    It leaves a pod alone that an ambient mesh has.
+    """
+    tried = [
+        name
+        for name in sorted(selected)
+        if not left_to_ambient(Pod(metadata=Metadata(namespace=name)))
+    ]
+    if not tried:
+        where = "no pod can be tried: an ambient mesh has each selected namespace"
+        return [preflight.unknown("network", where)]
     if (labels := settings.pod_selector.sample()) is None:
         return [
             preflight.unknown(
@@ -444,7 +476,7 @@ async def _admission(
     # With this annotation our webhook changes the pod, whatever the options say.
     pod = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never")
     refusals = dict[str, str]()
-    for namespace in sorted(selected)[:TRIED]:
+    for namespace in tried[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
                 began = system_clock().monotonic

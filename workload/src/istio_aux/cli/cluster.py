@@ -13,6 +13,10 @@ from msgspec import structs
 from istio_aux.cli import report, workloads
 from istio_aux.cli.page import page
 from istio_aux.cli.tally import Tally
+from istio_aux.injector.capture import NodeAgents
+from istio_aux.injector.injection import Expectation
+from istio_aux.injector.probe import read_agents
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import away, survey
 from istio_aux.judge.installation import (
     Installation,
@@ -41,16 +45,15 @@ from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Quit, Report, decide_once
-from istio_aux.repair.ambient import DEADLINE, ask
-from istio_aux.repair.candidate import Candidate
-from istio_aux.repair.rules import ReportUnmeshed
+from istio_aux.repair.rules import RepairAction
 
 FAILED = 1  # Exit status when it is not done, not known, or not as it should be.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 # Seconds for which an Event about refused pods counts. Controllers try again every minute, and
 # client-go reports that every five minutes.
 LATELY = 900.0
-ASKED = 100  # Pods at most that are probed for capture by ambient, and as many for a ready proxy.
+ASKED = 100  # Pods at most whose proxy is asked whether it is ready.
+ANSWERS = 5.0  # Seconds for its answer.
 HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 
 
@@ -104,7 +107,7 @@ async def explain(
     kubelets = dict[str, Kubelet]()
     gaps = list[str]()
     told = list[str]()
-    holds = _Holds(client)
+    holds, nodes = _Holds(client), Nodes(client)
     found = await find(client, request.config)
     mesh = held = each = None
     now = system_clock()
@@ -136,16 +139,7 @@ async def explain(
         judged = await _hook_failed(client, judged)
         if not (each.names_proxy and injected.on(each.metadata)):
             mesh = mesh or (await survey(client))[0]
-            meshed = outside(each, known[where], judged, mesh.expected, now=now.date)
-            if isinstance(meshed[0], ReportUnmeshed) and meshed[0].doubted:
-                meshed = outside(
-                    each,
-                    known[where],
-                    judged,
-                    mesh.expected,
-                    await ask(client, each.metadata.key),
-                    now=now.date,
-                )
+            meshed = await nodes.outside(each, known[where], judged, mesh, now.date)
         waits = each.unschedulable and resources.requests(each)
         if waits and waits.gpus and held is None:
             held = await _held(client, found.first)
@@ -280,8 +274,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     owners = set[str]()
     kubelets = dict[str, Kubelet]()
     tally = Tally()
-    asked = 0
-    holds = _Holds(client)
+    holds, nodes = _Holds(client), Nodes(client)
     selects = request.selectors is not None
     where = request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace, request.selectors)
@@ -310,12 +303,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
                 kubelet=await kubelet_of(client, pod, kubelets),
             )
         )
-        meshed = outside(pod, its_labels, judged, mesh.expected, now=now.date)
-        in_doubt = isinstance(meshed[0], ReportUnmeshed) and not meshed[0].unmeshed
-        if in_doubt and asked < ASKED and Candidate.of(pod).renewed:
-            asked += 1
-            listens = await ask(client, key)
-            meshed = outside(pod, its_labels, judged, mesh.expected, listens, now=now.date)
+        meshed = await nodes.outside(pod, its_labels, judged, mesh, now.date)
         tally.add(judge(pod, judged, meshed, lately=now))
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
@@ -333,6 +321,28 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
         remarks=remarks,
         notes=unknowns(found, gaps, request.ignore, said=tally.said),
     )
+
+
+class Nodes:
+    """Judges whether pods are in their mesh; reads Istio's CNI agents once, if that needs them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._agents: NodeAgents | None = None
+
+    async def outside(
+        self, pod: Pod, labels: Labels | None, judged: Judgement, mesh: ControlPlanes, now: datetime
+    ) -> tuple[RepairAction, Expectation]:
+        """Judge a pod of a namespace with these ``labels``; see `judge.pods.outside`."""
+        agents = self._agents or NodeAgents()
+        found = outside(pod, labels, judged, mesh.expected, agents, now=now)
+        if self._agents or not found[1].ambient:
+            return found
+        try:
+            _, self._agents = await read_agents(self._client)
+        except UNREAD as error:
+            self._agents = NodeAgents(unread=workloads.gap(error, "list the pods of istio-cni"))
+        return outside(pod, labels, judged, mesh.expected, self._agents, now=now)
 
 
 class _Holds:
@@ -355,7 +365,7 @@ class _Holds:
             return judged
         if self._asked < ASKED:
             self._asked += 1
-            ready = await is_ready(self._client, judged.facts.pod.metadata.key, DEADLINE)
+            ready = await is_ready(self._client, judged.facts.pod.metadata.key, ANSWERS)
         if ready is False:
             if self._istiod is None:
                 self._istiod = await away(self._client, (await survey(self._client))[0])

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from istio_aux.cli import cluster, report, workloads
+from istio_aux.injector.capture import AGENTS
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge.installation import Installation
 from istio_aux.judge.pods import about, state_of
@@ -342,9 +343,20 @@ async def _restart(
         repair.store,
         selection=actions.NOT_TERMINAL,
     )
+    agents = mesh_watch.watches.add(
+        "agents",
+        actions.PODS,
+        Pod,
+        repair.store.cni,
+        selection={"labelSelector": AGENTS["istio-cni"]},
+    )
+
+    def listed_all() -> bool:
+        return pods.synced.is_set() and agents.synced.is_set()
+
     async with mesh_watch.watched(events.run(), repair.run(pods.synced)):
         watches = mesh_watch.watches
-        known = await until(lambda: watches.refused or pods.synced.is_set(), remaining(PATIENCE))
+        known = await until(lambda: watches.refused or listed_all(), remaining(PATIENCE))
         if watches.forbidden:
             return f"this account may not list {listed(watches.forbidden.values())}: {DELETE_JOB}"
         if missing := _missing(watches):

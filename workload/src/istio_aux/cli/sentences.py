@@ -61,7 +61,7 @@ def outside(pod: Pod, meshed: RepairAction, reason: str) -> tuple[str, Command]:
         return f"{reason}; not known whether the pod is in its mesh: {meshed.reason}", NO_COMMAND
     if not isinstance(meshed, ReportUnmeshed):
         return reason, NO_COMMAND
-    do, restart = mesh_again(pod)
+    do, restart = mesh_again(pod, meshed)
     if not meshed.unmeshed:
         return f"{reason}; {meshed.reason}; if it should, {do}", restart
     reasons = (pod.unschedulable, meshed.reason, "" if restart else do)

@@ -8,13 +8,14 @@ is not known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from istio_aux.cli import cluster, files, report
 from istio_aux.cli.tally import Tally
 from istio_aux.cli.workloads import ClusterRequest
+from istio_aux.injector.capture import CONFIG_MAP, Agent, NodeAgents, is_agent, read_config
 from istio_aux.injector.injection import POLICY_KEY, InjectionPolicy, hooks_of, read_policy
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge.installation import Installations, Judgement, Labels, installations
@@ -25,7 +26,7 @@ from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod, decode
-from istio_aux.model.text import UNDECODABLE, listed, problem
+from istio_aux.model.text import UNDECODABLE, listed, one_line, problem
 from istio_aux.model.webhooks import ConfigMap, Configuration, ControlPlane, Namespace
 from istio_aux.repair.rules import AwaitCapture
 
@@ -42,7 +43,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
     snapshot = _Snapshot()
     status = files.answer_each(paths, snapshot.add)
     if not (snapshot.pods or snapshot.bad_pods):
-        if snapshot.left_out or snapshot.namespaces or snapshot.configurations or snapshot.policies:
+        if snapshot.left_out or snapshot.namespaces or snapshot.configurations or snapshot.maps:
             report.complain("no pods were given")
         return files.BAD_INPUT
     now = snapshot.newest or files.present()
@@ -64,7 +65,8 @@ class _Snapshot:
         self.pods = dict[Key, Pod]()
         self.namespaces = dict[str, Labels]()  # By namespace.
         self.configurations = dict[str, Configuration]()
-        self.policies = dict[tuple[str, str], str]()  # By the namespace and name of a ConfigMap.
+        # The data of ConfigMaps, by their namespace and name.
+        self.maps = dict[tuple[str, str], Mapping[str, str]]()
         self.bad_pods, self.bad_configurations = list[str](), list[str]()
 
     def add(self, document: Document, body: bytes) -> Iterable[str]:
@@ -102,8 +104,7 @@ class _Snapshot:
             self.configurations[configuration.metadata.name] = configuration
         elif kind == _CONFIG_MAP:
             found = msgspec.json.decode(body, type=ConfigMap)
-            place = found.metadata.namespace, found.metadata.name
-            self.policies[place] = (found.data or {}).get(POLICY_KEY, "")
+            self.maps[found.metadata.namespace, found.metadata.name] = found.data or {}
         else:
             self.left_out[kind[1]] += 1
 
@@ -111,6 +112,7 @@ class _Snapshot:
         """Judge the pods as of ``now``. What a file does not say of a pod is not known."""
         found, tally = self._installations(request), Tally()
         mesh, unread = self._control_planes()
+        agents = self._agents()
         for why in self.bad_pods:
             tally.unreadable(why)
         namespaces = {*self.namespaces}
@@ -130,7 +132,7 @@ class _Snapshot:
                 tally.add(judge(pod, judged, lately=now))
                 continue
             tally.pods += 1
-            meshed = outside(pod, labels, judged, mesh.expected, now=now.date)
+            meshed = outside(pod, labels, judged, mesh.expected, agents, now=now.date)
             waits = isinstance(meshed[0], AwaitCapture)
             notes = [Remark(Code.MESH_UNKNOWN, meshed[0].reason)] if waits else []
             some = judge(pod, judged, meshed, notes, lately=now)
@@ -163,6 +165,20 @@ class _Snapshot:
             return Installations(gap=_NO_CONFIGURATIONS)
         return installations(self.configurations.values(), self.bad_configurations)
 
+    def _agents(self) -> NodeAgents:
+        """Istio's CNI agents, and their settings as far as they were given."""
+        agents = NodeAgents(unread="istio-cni's pods were not given")
+        for pod in filter(is_agent, self.pods.values()):
+            agents.put(Agent.of(pod))
+        for name in agents.namespaces:
+            try:
+                agents.configs[name] = read_config(self.maps[name, CONFIG_MAP])
+            except KeyError:
+                agents.configs[name] = "it was not given"
+            except UNDECODABLE as error:
+                agents.configs[name] = one_line(str(error))
+        return agents
+
     def _control_planes(self) -> tuple[ControlPlanes, Sequence[str]]:
         """What is known of Istio's injectors, and what is missing."""
         if self.bad_configurations:  # One that cannot be read may be Istio's.
@@ -173,7 +189,9 @@ class _Snapshot:
         policies, missing = dict[ControlPlane, InjectionPolicy](), list[str]()
         for plane in sorted({hook.control_plane for hook in hooks}):
             try:
-                policies[plane] = read_policy(self.policies[plane.namespace, plane.config_map])
+                policies[plane] = read_policy(
+                    self.maps[plane.namespace, plane.config_map].get(POLICY_KEY, "")
+                )
             except (KeyError, *UNDECODABLE):
                 missing.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
         return ControlPlanes(hooks=hooks, policies=policies, known=True), missing

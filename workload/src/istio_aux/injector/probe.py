@@ -15,7 +15,15 @@ import msgspec
 from prometheus_client import Counter
 
 from istio_aux.injector import probe_rules
-from istio_aux.injector.rules import AGENTS, Agent, NativeCheck, Probe
+from istio_aux.injector.capture import (
+    AGENTS,
+    CONFIG_MAP,
+    Agent,
+    CniConfig,
+    NodeAgents,
+    read_config,
+)
+from istio_aux.injector.rules import NativeCheck, Probe
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import now
@@ -30,6 +38,7 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.objects import decoded
 from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.text import UNDECODABLE, one_line
 from istio_aux.model.webhooks import (
     SERVICE,
     ClientConfig,
@@ -307,8 +316,10 @@ async def read_agents(
     client: Client,
     node: str = "",
     tenants: Callable[[str], bool] = lambda _namespace: False,
-) -> dict[str, list[Agent]]:
+) -> tuple[dict[str, list[Agent]], NodeAgents]:
     """List the pods of Istio's CNI and of ztunnel, on a node or on all, without those of tenants.
+
+    Returns them by DaemonSet, and the CNI's also with their settings.
 
     Raises:
         KubeError: they cannot be listed.
@@ -317,17 +328,31 @@ async def read_agents(
     found = dict[str, list[Agent]]()
     for name, selector in AGENTS.items():
         found[name] = [
-            pod
-            for pod in await actions.list_kept(
+            agent
+            for agent in await actions.list_kept(
                 client,
                 actions.PODS,
                 Pod,
                 {"labelSelector": selector, **where},
                 Agent.of,
             )
-            if not tenants(pod.namespace)
+            if not tenants(agent.key.namespace)
         ]
-    return found
+    agents = NodeAgents()
+    for agent in found["istio-cni"]:
+        agents.put(agent)
+    for namespace in agents.namespaces:
+        agents.configs[namespace] = await read_cni(client, namespace)
+    return found, agents
+
+
+async def read_cni(client: Client, namespace: str) -> CniConfig | str:
+    """Read the settings of Istio's CNI in a namespace, or say why they are not known."""
+    try:
+        async with asyncio.timeout(DRY_RUN):
+            return read_config(await actions.read_config_map(client, namespace, CONFIG_MAP))
+    except (*UNANSWERED, *UNDECODABLE) as error:
+        return one_line(str(error)) or "no answer in time"
 
 
 async def check_kubelets(client: Client) -> NativeCheck | None:

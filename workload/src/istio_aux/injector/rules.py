@@ -1,11 +1,8 @@
-"""Decides whether an injector of Istio's is live, by its webhooks, its Service and its probe.
-
-Also whether a node can take pods into an ambient mesh: Istio's CNI and ztunnel are ready there.
-"""
+"""Decides whether an injector of Istio's is live, by its webhooks, its Service and its probe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -13,7 +10,6 @@ import msgspec
 from istio_aux.injector.injection import Expectation, Hook, Policies, expected
 from istio_aux.model.answers import Injector, Liveness
 from istio_aux.model.injection_request import InjectionRequest
-from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
 from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service
@@ -249,32 +245,3 @@ def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
     if not slices:
         return Injector(state=Liveness.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
     return Injector(state=Liveness.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")
-
-
-AGENTS = {"istio-cni": "k8s-app=istio-cni-node", "ztunnel": "app=ztunnel"}
-"""Label selectors for the pods of these DaemonSets (istio manifests/charts/istio-cni and ztunnel,
-templates/daemonset.yaml)."""
-
-
-class Agent(Struct, frozen=True):
-    """A pod of one of these DaemonSets."""
-
-    namespace: str
-    node: str
-    ready: bool
-
-    @classmethod
-    def of(cls, pod: Pod) -> Agent:
-        """Read a pod."""
-        return cls(
-            namespace=pod.metadata.namespace,
-            node=pod.spec.node_name or "",
-            ready=pod.ready and pod.metadata.deletion_timestamp is None,
-        )
-
-
-def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> Iterator[str]:
-    """Name the DaemonSets without a ready pod on a node; ``agents`` has all pods of each."""
-    for name, pods in agents.items():
-        if not any(pod.ready and pod.node == node for pod in pods):
-            yield name

@@ -38,11 +38,12 @@ from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
-from istio_aux.repair.rules import TUNNEL
 from istio_aux.start import not_native
 from istio_aux.start.plan import before_injection
 
 MOST = 100  # Namespaces that are shown.
+# The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config).
+TUNNEL = 15008
 
 # Prefixes of annotation keys that have no effect without a sidecar.
 _FOR_SIDECARS = (
@@ -222,7 +223,7 @@ class Survey:
         ``kept``: whether istio-aux looks after the pod, and keeps it classic where it must be.
         """
         about, owner = pod.metadata, controller(pod.metadata)
-        if pod.has_proxy or (self._to is To.AMBIENT and pod.has_native_proxy):
+        if pod.has_sidecar if self._to is To.AMBIENT else pod.has_proxy and pod.has_sidecar:
             self._add(about.namespace, _SIDECARS[self._to], about.name)
         if owner is None or (group(owner), owner.kind) not in WORKLOADS:
             self.template(

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import msgspec
 
+from istio_aux.injector.capture import NodeAgents
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge.installation import Judgement, Labels
 from istio_aux.model import ending, owners
@@ -83,15 +84,15 @@ def outside(
     labels: Labels | None,
     judged: Judgement,
     expected: Callable[[InjectionRequest], Expectation],
-    listens: bool | None = None,
+    agents: NodeAgents,
     *,
     now: datetime,
 ) -> tuple[RepairAction, Expectation]:
     """Decide whether a pod is in its mesh, and return which mesh it is expected in.
 
     ``labels`` are those of its namespace. ``expected`` says whether Istio would inject the pod as
-    admission would make it now. ``listens``: see `Around`. ``now`` is the present, or the newest
-    time of a file.
+    admission would make it now. ``agents`` are those of Istio's CNI. ``now`` is the present, or the
+    newest time of a file.
     """
     settings, asking = judged.installation.settings, judged.installation.applications
     candidate = Candidate.of(pod)
@@ -99,9 +100,9 @@ def outside(
     policy = settings.repair_policy
     if policy.race is RacePolicy.RESTART:  # Whether it is restarted depends on more than this pod.
         policy = msgspec.structs.replace(policy, race=RacePolicy.REPORT)
-    around = Around(
-        expectation, settled=now.timestamp() >= candidate.addressed + SETTLED, listens=listens
-    )
+    agent = agents.on(candidate.node)
+    since = max(candidate.addressed or candidate.created, agent.ready_since or 0.0)
+    around = Around(expectation, agent=agent, settled=now.timestamp() >= since + SETTLED)
     return decide(new, around, policy), expectation
 
 
@@ -122,11 +123,13 @@ def free(namespace: str, what: str) -> Command:
     return command("istio-aux quit -n {} {} --yes", namespace, what)
 
 
-def mesh_again(pod: Pod) -> tuple[str, Command]:
-    """How a pod that lacks its sidecar gets it, and the command for that, if one can do it.
+def mesh_again(pod: Pod, action: ReportUnmeshed) -> tuple[str, Command]:
+    """How a pod that is not in its mesh gets there, and the command for that, if one can do it.
 
     `restart-unmeshed` leaves pods of Jobs alone, because an eviction would lose their work.
     """
+    if action.code is Code.NO_NETWORK:
+        return "look at ztunnel on its node", NO_COMMAND
     owner = owners.controller(pod.metadata)
     if owner is None:
         return "delete the pod and apply it again", NO_COMMAND
@@ -142,7 +145,7 @@ def _unmeshed(
     """The finding about a pod that should be in its mesh and is not."""
     if not (isinstance(action, ReportUnmeshed) and action.unmeshed):
         return None
-    fix, restart = mesh_again(pod)
+    fix, restart = mesh_again(pod, action)
     return msgspec.structs.replace(
         about,
         state="unmeshed",
@@ -203,7 +206,7 @@ def _in_doubt(
 ) -> Iterator[Remark]:
     """Yield why it is not known whether a pod is in its mesh."""
     if isinstance(action, ReportUnmeshed) and not action.unmeshed:
-        of = action if action.doubted or expectation is None else expectation
+        of = expectation if expectation and not expectation.ambient else action
         yield Remark(Code.MESH_UNKNOWN, of.reason)
     elif isinstance(action, NotKnown) and not (first and first.state != "failed"):
         yield Remark(Code.MESH_UNKNOWN, action.reason)

@@ -13,9 +13,10 @@ from enum import StrEnum
 
 import msgspec
 
+from istio_aux.injector.capture import AGENTS, CONFIG_MAP, Agent, CniConfig, NodeAgents, not_ready
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
-from istio_aux.injector.rules import AGENTS, Agent, ControlPlanes, not_ready
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_order
 from istio_aux.model.answers import Liveness
 from istio_aux.model.election import LeaseRecord
@@ -410,23 +411,39 @@ def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
     return meshed and pod.restart_policy != "Always" and not pod.has_native_proxy
 
 
-def ambient(agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str]) -> Iterator[CheckResult]:
-    """Judge whether each node can take pods into an ambient mesh."""
+def node_agents(
+    agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str], harm: str
+) -> Iterator[CheckResult]:
+    """Judge whether the pods of these DaemonSets are ready on each node; else there is ``harm``."""
     lacking = dict[str, list[str]]()
     for node in sorted(nodes):
         for name in not_ready(agents, node):
             lacking.setdefault(name, []).append(node)
     for name, where in lacking.items():
         yield _problem(
-            "ambient",
+            "nodes",
             Code.NO_AGENT,
-            f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}"
-            "; new pods there do not start, or start outside the mesh",
+            f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}; {harm}",
             "look at its pods there",
             command("kubectl get pods -A -l {} -o wide", AGENTS[name]),
         )
     if not lacking:
-        yield _ok("ambient", f"{' and '.join(AGENTS)} are ready on each node")
+        yield _ok("nodes", f"ready on each node: {' and '.join(agents)}")
+
+
+def excluded(agents: NodeAgents, ambient: Iterable[str]) -> Iterator[CheckResult]:
+    """Name the ``ambient`` namespaces that the settings of Istio's CNI exclude."""
+    for where, config in sorted(agents.configs.items()):
+        names = [
+            name for name in ambient if isinstance(config, CniConfig) and name in config.excluded
+        ]
+        if names:
+            yield _note(
+                "namespaces",
+                Code.AMBIENT,
+                f"labelled for an ambient mesh, and excluded from it: {listed(names, most=NAMED)}",
+                f"see EXCLUDE_NAMESPACES in ConfigMap {where}/{CONFIG_MAP}",
+            )
 
 
 def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Iterator[CheckResult]:

@@ -220,32 +220,6 @@ class ReadyChannels(ForwardChannels):
         return {b"200": True, b"503": False}.get(bytes(status[1]))
 
 
-class PortChannels(ForwardChannels):
-    """The channels of one port, to find out whether something listens, whatever it answers."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the node sent an error, or the other side an answer."""
-        return max(map(len, self._received.values())) > _PREFIX
-
-    @property
-    def listens(self) -> bool | None:
-        """Whether there was any answer; False if the network refused, None if neither came."""
-        if self._received[_DATA][_PREFIX:]:
-            return True
-        return False if b"connection refused" in self._received[_REFUSED] else None
-
-
-async def listens(client: Client, pod: Key, port: int, deadline: float) -> bool | None:
-    """Whether something listens on a port of a pod; None: not known.
-
-    The request is not TLS: a TLS server answers with an alert (rustls, tokio-rustls).
-    """
-    channels = PortChannels()
-    await _ask(client, pod, port, "GET /", channels, deadline=deadline)
-    return channels.listens
-
-
 async def is_ready(client: Client, pod: Key, deadline: float) -> bool | None:
     """Whether the proxy of a pod is ready, by what the hook of a hold asks; None: not known."""
     channels = ReadyChannels()

@@ -64,6 +64,7 @@ class Code(StrEnum):
     INIT_FAILED = "IA0122", "an init container failed before the proxy was there"
     PROXY_ENDED = "IA0123", "the payload ends its native proxy itself"
     TERMINATING = "IA0125", "a pod is Terminating long after its grace period"
+    NO_NETWORK = "IA0126", "a pod has no network, because ztunnel has not taken it"
 
     UNREAD = "IA0201", "nothing reads an annotation or label"
     MISPLACED = "IA0203", "an annotation or label is where nothing reads it"
@@ -104,7 +105,7 @@ class Code(StrEnum):
     NO_ISTIOD = "IA0404", "an injector's istiod is not there"
     NOT_PROBED = "IA0405", "it is not known whether an injector is live"
     NOT_NATIVE = "IA0406", "sidecars are not native here"
-    NO_AGENT = "IA0407", "a node cannot take pods into an ambient mesh"
+    NO_AGENT = "IA0407", "a node cannot take pods into the mesh"
 
     HAVE_SIDECARS = "IA0501", "pods have a sidecar that the move replaces"
     REFUSE = "IA0502", "pods refuse a sidecar"

@@ -16,7 +16,9 @@ from istio_aux.model.selectors import LONGEST_NAME
 _WORD = 16  # Characters of a phase or of INJECT that are stored: known values have nine at most.
 # The condition of a pod with a network (KEP-3085, on since Kubernetes 1.29).
 _NETWORK = "PodReadyToStartContainers"
-CAPTURED = "enabled"  # Value of `REDIRECTION` once ztunnel has taken the pod.
+# Values of `REDIRECTION` once ztunnel has taken the pod, and while the pod's traffic is led to a
+# ztunnel that has not.
+CAPTURED, HALF_CAPTURED = "enabled", "pending"
 RENEWED = 60.0  # Seconds within which a pod that starts on its node gets its first network.
 _NO_KEY = Key("", "", "")
 

@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from istio_aux.injector import probe_rules
-from istio_aux.injector.probe import read_agents
-from istio_aux.injector.rules import not_ready
+from istio_aux.injector.capture import not_ready
+from istio_aux.injector.probe import read_agents, read_cni
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import now, system_clock
-from istio_aux.kube.errors import ApiError, KubeError, LateError, retry_after
+from istio_aux.kube.errors import ApiError, KubeError, LateError, jittered, retry_after
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
@@ -36,15 +36,15 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.text import listed
 from istio_aux.repair import rollout
-from istio_aux.repair.ambient import Asking
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, application_status, oldest
 from istio_aux.repair.rules import ReportUnmeshed, Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
-from istio_aux.tasks import end_tasks
+from istio_aux.tasks import end_tasks, endless_task, running, wait
 from istio_aux.telemetry import Telemetry
 
+_READ = 30.0  # Seconds between two reads of the settings of Istio's CNI.
 _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 
 # Message of the only 500 that means that the pod was not evicted; it has no reason (k8s@1.36
@@ -102,7 +102,6 @@ class RepairController:
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
-        self._asking = Asking(client, self.store.captures, self.store.reconsider, self.store.reread)
         telemetry.gauge(
             "unmeshed_pods",
             "Pods that should be in the mesh and are not.",
@@ -168,14 +167,9 @@ class RepairController:
     @property
     def finished(self) -> bool:
         """Whether everything is decided, and nothing can be done until something changes."""
-        captures = self.store.captures
-        asked = not (
-            self._leading
-            and (any(captures.doubted.values()) or captures.unread or self._asking.tasks)
-        )
         return (
-            asked
-            and captures.until is None
+            self.store.captures.until is None
+            and self.store.cni.read
             and not (self.store.undecided or self.store.changed or self._tasks)
             and all(
                 isinstance(owner.step, rollout.Stop)
@@ -208,23 +202,36 @@ class RepairController:
         self._listed = listed
         await listed.wait()
         self._queue_all()
+
+        def failed(name: str, _error: BaseException | None) -> None:
+            self._recorder.unhandled(name)
+
+        async with running(endless_task("cni", self._follow_cni, failed)):
+            while True:
+                self._woken.clear()
+                try:
+                    await self.store.catch_up()
+                    await self._observe_changed()
+                    if self._leading and not self._stopping:
+                        self._start_next()
+                    await self._rest()
+                except Exception:  # An error must not end the process, which also serves admission.
+                    self._recorder.unhandled("repair")
+                    await asyncio.sleep(_PAUSE)
+
+    async def _follow_cni(self) -> None:
+        """Read the settings of Istio's CNI again and again, where it has agents."""
         while True:
-            self._woken.clear()
-            try:
-                await self.store.catch_up()
-                await self._observe_changed()
-                if self._leading and not self._stopping:
-                    self._start_next()
-                    self._asking.begin()
-                await self._rest()
-            except Exception:  # An error must not end the process, which also serves admission.
-                self._recorder.unhandled("repair")
-                await asyncio.sleep(_PAUSE)
+            cni = self.store.cni
+            cni.unread.clear()
+            names = sorted(cni.known.namespaces)
+            cni.set({name: await read_cni(self._client, name) for name in names})
+            await wait(cni.unread, jittered(_READ))
 
     async def stop(self, patience: float) -> None:
         """Start no more restarts, and end those under way within ``patience`` seconds."""
         self._stopping = True
-        await end_tasks([*self._tasks.values(), *self._asking.tasks.values()], patience)
+        await end_tasks([*self._tasks.values()], patience)
 
     def _queue_all(self) -> None:
         """Queue all controllers about which something is known, or to be done."""
@@ -380,12 +387,12 @@ class RepairController:
         labels = candidate.injection.labels
         if pod.labelled:
             await self._dry_run(owner.namespace, labels)
-        if isinstance(pod.action, Restart) and pod.action.ambient:
-            await self._ready_to_capture(candidate.node)
         with _needed("not stored for the next leader, or its pods are not known", changed=True):
             await self._compare(owner, labels)
             owner.announced = True
             await self._leadership.save()
+            if isinstance(pod.action, Restart) and pod.action.ambient:
+                await self._ready_to_capture(candidate.node)
             await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
         candidate = pod.candidate
@@ -442,11 +449,14 @@ class RepairController:
             raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
 
     async def _ready_to_capture(self, node: str) -> None:
-        """Check that Istio is ready to capture a replacement pod on this node."""
+        """Check that Istio can capture a new pod on this node, and is as the decision found it."""
         with _needed("not known whether Istio can capture a new pod"):
-            agents = await read_agents(self._client, node, self.store.selected)
+            agents, now = await read_agents(self._client, node, self.store.selected)
         if lacking := [*not_ready(agents, node)]:
             raise NotRestartedError(f"not ready on node {node}: {listed(lacking)}")
+        if now.on(node) != self.store.cni.known.on(node):
+            self.store.cni.unread.set()
+            raise NotRestartedError(f"istio-cni on node {node} has changed", changed=True)
 
     async def _compare(self, owner: PodOwner, labels: Mapping[str, str]) -> None:
         """Raise an error unless the API server lists the pods of a controller that the watch shows.

@@ -49,7 +49,7 @@ class RepairRecorder(Recorder):
             self._events.emit(
                 pod,
                 "Warning",
-                reason="OutsideMesh" if code is Code.OUTSIDE else "NoSidecar",
+                reason="NoSidecar" if code is Code.NO_SIDECAR else "OutsideMesh",
                 action="Report",
                 note=why,
                 code=code,

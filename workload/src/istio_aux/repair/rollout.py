@@ -14,7 +14,7 @@ replacing   `observed`: a new pod is Ready with a sidecar        idle
 replacing   `observed`: a new pod has no sidecar either          failed
 replacing   `observed`: no new pod for ``unreplaced`` seconds    idle
 backing off `started`, not before ``retry_at``                   replacing
-failed      `observed`: a later pod has its sidecar              idle
+failed      `observed`: that or a later pod is in its mesh        idle
 failed      `observed`: ``memory`` seconds have passed           idle
 failed      `observed`: as above, and `restored` left a pod      replacing
 failed      `observed`: as above, and that pod is still there    backing off
@@ -130,6 +130,10 @@ class Failure(Struct, frozen=True):
     created: float
     until: float
     uid: str = ""
+
+    def of(self, pod: Replica) -> bool:
+        """Whether this is the pod that failed: Istio's CNI may capture it late."""
+        return pod.uid == self.uid if self.uid else pod.created == self.created
 
 
 class Rollout(Struct, frozen=True):
@@ -358,9 +362,10 @@ def observed(
     held = _held(rollout.held, pods, now, limits, gone)
     rollout = msgspec.structs.replace(rollout, held=held, empty=empty)
     if failure := rollout.failure:
-        helped = any(
-            pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
-            for pod in pods
+        own = [pod for pod in pods if failure.of(pod)]
+        well = [pod for pod in pods if pod.sidecar is Sidecar.PRESENT and not pod.deleting]
+        helped = any(pod.created > failure.created for pod in well) or (
+            own and all(pod in well for pod in own)
         )
         if now.monotonic < failure.until and not helped:
             return rollout

@@ -7,10 +7,12 @@ of both it should have, and `rollout` when its turn comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec import structs
 
+from istio_aux.injector.capture import NodeAgent
 from istio_aux.injector.injection import Expectation
 from istio_aux.model.annotations import INJECTED, REDIRECTION, text_label
 from istio_aux.model.applications import Application, Applications, PodOptions
@@ -22,7 +24,7 @@ from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.text import with_article
-from istio_aux.repair.candidate import CAPTURED, Candidate
+from istio_aux.repair.candidate import CAPTURED, HALF_CAPTURED, Candidate
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
@@ -49,7 +51,6 @@ class ReportUnmeshed(Reasoned, frozen=True):
     # `MESH_UNKNOWN`: not known whether the pod should be in a mesh, or whether it is.
     code: Code = Code.NO_SIDECAR
     waits: bool = False  # Whether to decide again once the injector is live.
-    doubted: bool = False  # Whether only a probe of the pod can show if it is captured.
 
     @property
     def unmeshed(self) -> bool:
@@ -73,12 +74,10 @@ class Restart(Reasoned, frozen=True):
 
 RepairAction = Skip | AwaitCapture | ReportUnmeshed | Restart
 
-# Seconds after which an uncaptured pod with an address counts as outside its mesh. The CNI
-# tries again every 5 s, and takes 10 pods a second once their namespace is labelled (istio
-# cni/pkg/nodeagent/informers.go setupHandlers).
+# Seconds after which an uncaptured pod with an address counts as outside its mesh, if the agent of
+# its node was ready all the time. The agent tries again every 5 s, and takes 10 pods a second once
+# their namespace is labelled (istio cni/pkg/nodeagent/informers.go setupHandlers).
 SETTLED = 30.0
-# The port on which ztunnel listens in the network of a captured pod (istio cni/pkg/config).
-TUNNEL = 15008
 
 
 def as_admitted(
@@ -107,8 +106,7 @@ def as_admitted(
         covered=covered,
     )
     new = injection.admitted(applications, options.inject if ours else None)
-    if new is not injection:
-        pod = structs.replace(pod, injection=new)
+    pod = structs.replace(pod, injection=new)
     if why:
         return pod, Expectation(expected=False, reason=why)
     expectation = expect(new)
@@ -123,8 +121,9 @@ class Around(NamedTuple):
 
     expectation: Expectation
     live: bool | None = None  # Whether the injector would give a new pod its sidecar.
-    settled: bool = False  # Whether the pod has had its address for `SETTLED` seconds.
-    listens: bool | None = None  # Whether something listens on `TUNNEL` in its network.
+    agent: NodeAgent = NodeAgent()  # Istio's CNI on the node of the pod.
+    # Whether the pod had its address, and its node a ready agent, for `SETTLED` seconds.
+    settled: bool = False
 
 
 def decide(pod: Candidate, around: Around, policy: RepairPolicy) -> RepairAction:
@@ -134,8 +133,12 @@ def decide(pod: Candidate, around: Around, policy: RepairPolicy) -> RepairAction
         policy.race is RacePolicy.RESTART and isinstance(judged, ReportUnmeshed) and judged.unmeshed
     ):
         return judged
-    live = True if around.expectation.ambient else around.live
-    if obstacle := next(_reasons_to_keep(pod, pod.controller, live), ""):
+    ambient = around.expectation.ambient
+    live = True if ambient else around.live
+    reasons = _reasons_to_keep(pod, pod.controller, live)
+    if ambient:
+        reasons = chain(_reasons_to_keep_uncaptured(judged, around.agent), reasons)
+    if obstacle := next(reasons, ""):
         return structs.replace(
             judged, reason=f"{judged.reason}; not restarted: {obstacle}", waits=not live
         )
@@ -171,22 +174,40 @@ def _judge_capture(pod: Candidate, around: Around) -> RepairAction:
     AddPodToMesh). It does not look at the annotation again when the pod gets another network, as
     after the start of its node (istio#61182, istio#55968).
     """
+    agent = around.agent
     said = f'annotation {REDIRECTION}: "{pod.redirection}"'
-    how = said if pod.redirection else f"it has no annotation {REDIRECTION}"
-    captured: bool | None = pod.redirection == CAPTURED
-    if pod.renewed:
-        captured = around.listens
-        answer = {True: "listens", False: "does not listen", None: "may listen or not"}[captured]
-        how += f", maybe of an earlier network: ztunnel {answer} on port {TUNNEL} of this one"
-    if captured:
-        return Captured(f"the pod is in the ambient mesh: {how}")
-    if not (pod.addressed and around.settled):
-        return AwaitCapture(f"not captured yet: {how if pod.addressed else 'it has no address'}")
-    if captured is None:
+    if pod.redirection != CAPTURED:
+        how = said if pod.redirection else f"it has no annotation {REDIRECTION}"
+        return _judge_uncaptured(pod, around, how)
+    if not pod.renewed or agent.renewed(pod.addressed):
+        return Captured(f"the pod is in the ambient mesh: {said}")
+    why = agent.lacks or "it came after that network"
+    return ReportUnmeshed(
+        f"not known whether the pod is in the ambient mesh: {said} may be of an earlier network,"
+        f" whose rules istio-cni may not have renewed: {why}",
+        Code.MESH_UNKNOWN,
+    )
+
+
+def _judge_uncaptured(pod: Candidate, around: Around, how: str) -> RepairAction:
+    """Find out whether Istio's CNI should have captured the pod; ``how`` shows that it has not."""
+    agent, half = around.agent, pod.redirection == HALF_CAPTURED
+    if why := agent.ignores(pod.injection):
+        return Skip(f"istio-cni does not capture it: {why}")
+    if not (pod.addressed or half):
+        return AwaitCapture("not captured yet: it has no address")
+    if agent.ready_since is None and not half:
         return ReportUnmeshed(
-            f"not known whether the pod is in the ambient mesh: {how}",
+            f"not known whether the pod will be in the ambient mesh: {how}; {agent.lacks}",
             Code.MESH_UNKNOWN,
-            doubted=True,
+        )
+    if not around.settled:
+        return AwaitCapture(f"not captured yet: {how}")
+    if half:
+        return ReportUnmeshed(
+            f"the pod has no network: {how}: istio-cni leads its traffic to ztunnel, which has not"
+            " taken the pod",
+            Code.NO_NETWORK,
         )
     return ReportUnmeshed(
         f"outside the mesh: {how}; it should be in: {around.expectation.reason}", Code.OUTSIDE
@@ -227,6 +248,14 @@ def _doubts(pod: Candidate) -> Iterator[str]:
         yield f"container {PROXY} without annotation {INJECTED}"
     if pod.injection.injected:
         yield f"annotation {INJECTED} without a container {PROXY}"
+
+
+def _reasons_to_keep_uncaptured(judged: ReportUnmeshed, agent: NodeAgent) -> Iterator[str]:
+    """Yield why Istio's CNI may not capture the next pod, or captures this one yet."""
+    if judged.code is Code.NO_NETWORK:
+        yield "istio-cni tries again until ztunnel takes the pod"
+    if agent.config is None:
+        yield f"not known which pods istio-cni captures: {agent.lacks}"
 
 
 def _reasons_to_keep(pod: Candidate, owner: PodController, live: bool | None) -> Iterator[str]:

@@ -24,18 +24,20 @@ from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.findings import Code
-from istio_aux.model.injection_request import InjectionRequest, ambient_by
+from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import OwnerReference, Pod, interned, shared
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rollout
-from istio_aux.repair.ambient import Captures
+from istio_aux.repair.ambient import Captures, CniAgents
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import IDLE, Failure, Replica, Rollout, RolloutLimits, Sidecar, Step
 from istio_aux.repair.rules import (
     SETTLED,
     Around,
+    Captured,
+    NotKnown,
     RepairAction,
     ReportUnmeshed,
     Skip,
@@ -224,9 +226,12 @@ class PodStore:
         self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # `pods`, by namespace.
         self.changed = OrderedDict[PodOwner, None]()
         self.captures = Captures(clock, settled)
+        self.cni = CniAgents(self.selected, self._agent_changed)
+        self._nodes = set[str]()  # Nodes whose agent has changed.
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
+        self.cni.apply(resource)
         candidate = Candidate.of(resource)
         stored = self.pods.setdefault(candidate.key, StoredPod(candidate.key))
         key = stored.key  # Events bring equal keys, of which only the first is stored.
@@ -242,21 +247,18 @@ class PodStore:
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         injection = candidate.injection.admitted(self.applications, self._options.inject)
         expectation = UNKNOWN
-        # Such a pod may still be ambient: the CNI ignores labels about injection.
-        if injection.asks is False:
-            captured = ambient_by(injection.labels, self.namespaces.get(key.namespace, {}))
-            expectation = msgspec.structs.replace(UNKNOWN, ambient=bool(captured))
+        # A pod that refuses a sidecar may be ambient: the CNI ignores labels about injection.
+        if refuses := injection.asks is False:
+            expectation = msgspec.structs.replace(UNKNOWN, ambient=True)
         action = decide(
             msgspec.structs.replace(candidate, injection=injection),
             Around(expectation),
             self._policy,
         )
-        if isinstance(action, Skip):
+        if isinstance(action, Skip) and not (refuses and isinstance(action, NotKnown | Captured)):
             stored.bare, stored.action = None, interned(kept.brief(action))
-            if injection.asks is False:
-                self.captures.unkept.add(key.namespace)
             self._recorder.forget(key)
-            self.captures.forget(key, candidate.node)
+            self.captures.forget(key)
             self._update(stored, rollout.replica(candidate, action))
         else:
             stored.labels = interned(kept.packed(candidate.injection.labels))
@@ -268,13 +270,13 @@ class PodStore:
 
     def delete(self, key: Key, _last: Pod | None) -> None:
         """The pod is gone, or finished."""
+        self.cni.delete(key, None)
         if stored := self.pods.pop(key, None):
             del self._by_namespace[key.namespace][key]
             if not self._by_namespace[key.namespace]:
                 del self._by_namespace[key.namespace]
-                self.captures.unkept.discard(key.namespace)
             self._recorder.forget(key)
-            self.captures.forget(key, stored.bare.node if stored.bare else "")
+            self.captures.forget(key)
             self._join(stored, None)
 
     def set_injectors(self, control_planes: ControlPlanes) -> None:
@@ -315,34 +317,23 @@ class PodStore:
     @property
     def undecided(self) -> bool:
         """Whether decisions are out of date."""
-        return bool(self._outdated) or self._deciding
+        return bool(self._outdated or self._nodes) or self._deciding
 
     async def catch_up(self) -> None:
         """Decide again on all pods whose decisions are out of date, in batches."""
-        await self._decide_again([self.pods[key] for key in self.captures.due()])
+        nodes, self._nodes = self._nodes, set[str]()
+        due = [self.pods[key] for key in self.captures.due()]
+        if nodes:
+            due += (pod for pod in self.pods.values() if pod.bare and pod.bare.node in nodes)
+        await self._decide_again(due)
         while self._outdated:
             outdated = self._outdated
             self._outdated = dict[str | None, None]()
             self._deciding = True
-            for name in [*self.captures.unkept]:
-                if ambient_by({}, self.namespaces.get(name, {})):
-                    self.captures.unkept.remove(name)
-                    self.captures.unread.add(name)
             pods = [self._by_namespace.get(name, {}) for name in outdated if name is not None]
             pods = [self.pods] if None in outdated else pods
             await self._decide_again(chain.from_iterable(each.values() for each in pods))
         self._deciding = False
-
-    def reread(self, resource: Pod) -> None:
-        """Store the candidate of a pod that was read, if it has none."""
-        if (stored := self.pods.get(resource.metadata.key)) and stored.bare is None:
-            self.apply(resource)
-
-    def reconsider(self, key: Key) -> None:
-        """Decide again on a pod, if it is stored."""
-        if stored := self.pods.get(key):
-            self._decide(stored)
-            self._woken.set()
 
     async def _decide_again(self, pods: Iterable[StoredPod]) -> None:
         for number, stored in enumerate([*pods]):
@@ -368,14 +359,15 @@ class PodStore:
             self.expect,
             terminating=self._terminating,
         )
+        agent = self.cni.known.on(candidate.node)
         around = Around(
             expectation,
             self.control_planes.live(expectation.configuration) if expectation.expected else None,
-            self.captures.settled(candidate),
-            self.captures.listens(candidate),
+            agent,
+            self.captures.settled(candidate, agent),
         )
         action = decide(new, around, self._policy)
-        if self.captures.decided(candidate, action):
+        if self.captures.decided(candidate, agent, action):
             self._woken.set()
         stored.action = interned(kept.brief(action))
         stored.labelled = new.injection.labels != candidate.injection.labels
@@ -406,6 +398,14 @@ class PodStore:
         """Remove a controller that has no pods, unless it was made again since."""
         if not owner.pods and self.owners.get(owner.key) is owner:
             del self.owners[owner.key]
+
+    def _agent_changed(self, node: str | None) -> None:
+        """Decide again on the pods of a node, or on all, when `catch_up` runs next."""
+        if node is None:
+            self.invalidate()
+        else:
+            self._nodes.add(node)
+            self._woken.set()
 
     def _update(self, stored: StoredPod, replica: Replica) -> None:
         stored.sidecar = replica.sidecar
