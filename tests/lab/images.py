@@ -19,6 +19,8 @@ from lab import tools
 from tools import cache, debian, oci, packages, toolchain
 
 PROXYV2 = f"istio-aux.lab/proxyv2:{tools.ISTIO_VERSION}"
+INSTALL_CNI = f"istio-aux.lab/install-cni:{tools.ISTIO_VERSION}"
+ZTUNNEL = "istio-aux.lab/ztunnel:stand-in"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
 PAUSE = "istio-aux.lab/pause:3.9"
 TRAINING_OPERATOR = "istio-aux.lab/training-operator:pinned"
@@ -96,25 +98,50 @@ def image(
 def proxyv2(*, shell: bool = False) -> Path:
     """Istio's proxy image: agent, Envoy and iptables, with a shell or, by default, distroless."""
     agent, user = "/usr/local/bin/pilot-agent", "1337:1337"
-    envoy, xtables = _envoy(), _xtables()
+    envoy = _envoy()
     module = toolchain.module(tools.PROGRAMS["pilot-agent"].folder, "istio.io/istio")
     bootstrap = module / "tools/packaging/common/envoy_bootstrap.json"
-    names = [f"{ip}tables{nft}{what}" for ip in ("ip", "ip6") for nft in ("", "-nft")
-             for what in ("", "-save", "-restore")]  # fmt: skip
     files: dict[str, Path | bytes | oci.Entry] = {
         agent: tools.path("pilot-agent"),
         "/usr/local/bin/envoy": envoy,
         "/var/lib/istio/envoy/envoy_bootstrap_tmpl.json": bootstrap,
-        "/usr/bin/xtables-nft-multi": xtables,
-        **{f"/usr/bin/{name}": oci.Entry(target="xtables-nft-multi") for name in names},
-        **{str(path): path for program in (envoy, xtables) for path in _libraries(program)},
-        **{str(path): path for path in _extensions(xtables)},
+        **_iptables(),
+        **{str(path): path for path in _libraries(envoy)},
         "/etc/passwd": b"root:x:0:0::/:/bin/sh\nistio-proxy:x:1337:1337::/:/bin/sh\n",
         "/tmp/": b"",
     }
     if shell:
         return _with_busybox(PROXYV2_WITH_SHELL, files, entrypoint=agent, user=user)
     return image(PROXYV2, files, entrypoint=[agent], user=user)
+
+
+def install_cni() -> Path:
+    """Istio's CNI agent and plugin, with iptables."""
+    files: dict[str, Path | bytes | oci.Entry] = {
+        "/usr/local/bin/install-cni": tools.path("install-cni"),
+        "/opt/cni/bin/istio-cni": tools.path("istio-cni"),
+        "/etc/passwd": b"root:x:0:0::/:/bin/sh\n",
+        "/tmp/": b"",
+        **_iptables(),
+    }
+    return image(INSTALL_CNI, files, entrypoint=["/usr/local/bin/install-cni"])
+
+
+def ztunnel() -> Path:
+    """The stand-in for ztunnel."""
+    return image(ZTUNNEL, {"/ztunnel": tools.path("ztunnel")}, entrypoint=["/ztunnel"])
+
+
+def _iptables() -> dict[str, Path | bytes | oci.Entry]:
+    """The machine's iptables under all of its names, with what it loads."""
+    xtables = _xtables()
+    names = [f"{ip}tables{nft}{what}" for ip in ("ip", "ip6") for nft in ("", "-nft")
+             for what in ("", "-save", "-restore")]  # fmt: skip
+    return {
+        "/usr/bin/xtables-nft-multi": xtables,
+        **{f"/usr/bin/{name}": oci.Entry(target="xtables-nft-multi") for name in names},
+        **{str(path): path for path in (*_libraries(xtables), *_extensions(xtables))},
+    }
 
 
 def _envoy() -> Path:

@@ -10,6 +10,8 @@ from lab import control_plane, network
 
 SOCKET = "/run/containerd/containerd.sock"
 CNI_CONFIGURATION = "/run/lab/cni"
+# Links to the machine's programs; Istio's CNI agent adds its own.
+CNI_FOLDER = "/run/lab/cni-programs"
 # Debian, and where upstream's archives are unpacked.
 CNI_PROGRAMS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
@@ -34,7 +36,6 @@ disabled_plugins = [
   # Without CAP_SYS_RESOURCE runc fails on a lower score: "can't get final child's PID from pipe".
   restrict_oom_score_adj = true
   disable_apparmor = true
-  netns_mounts_under_state_dir = true
 
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{cni_programs}"
@@ -58,7 +59,7 @@ def configuration(pause: str) -> str:
     return CONFIGURATION.format(
         socket=SOCKET,
         pause=pause,
-        cni_programs=cni_programs(),
+        cni_programs=CNI_FOLDER,
         cni_configuration=CNI_CONFIGURATION,
     )
 

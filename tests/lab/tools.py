@@ -60,6 +60,11 @@ def _istio(name: str, package: str, seconds: int) -> Program:
     return Program(name, ISTIO, package, seconds, f"-s -w {sets}")
 
 
+def _on_node(name: str, package: str, seconds: int) -> Program:
+    """A program of `lab.cni`, which needs no C library."""
+    return Program(name, HERE / "tools/istio", package, seconds, on_demand=True)
+
+
 ARGO = "github.com/argoproj/argo-workflows/v3"
 # Both programs are compiled from the copy: they share packages.
 _ARGO_LINK = Mend(ARGO, "workflow/executor/osspecific/signal_linux.go", "signal_darwin.go")
@@ -110,6 +115,9 @@ PROGRAMS = {
         _istio("pilot-agent", "istio.io/istio/pilot/cmd/pilot-agent", 140),
         _istio("pilot-discovery", "istio.io/istio/pilot/cmd/pilot-discovery", 209),
         _istio("istio-charts", ".", 11),
+        _on_node("install-cni", "istio.io/istio/cni/cmd/install-cni", 60),
+        _on_node("istio-cni", "istio.io/istio/cni/cmd/istio-cni", 10),
+        _on_node("ztunnel", "./ztunnel", 5),
         Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5, on_demand=True),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70, on_demand=True),
         Program("coredns", HERE / "tools/coredns", ".", 8),

@@ -46,6 +46,7 @@ _NAMESPACED = {
         ("", "Secret"),
         ("", "Service"),
         ("", "ServiceAccount"),
+        ("apps", "DaemonSet"),
         ("apps", "Deployment"),
         (_RBAC, "Role"),
         (_RBAC, "RoleBinding"),

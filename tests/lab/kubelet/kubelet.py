@@ -115,11 +115,8 @@ class ScriptedKubelet:
         """Start the next run of a container, or its first one if it waits."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container))
 
-    def run(self, pod: Pod, *, waiting: Collection[str] = (), booted: bool = False) -> None:
-        """Bind the pod to this node and start it; `restart` starts those ``waiting``.
-
-        ``booted``: the node was started since the pod's first start, an hour ago.
-        """
+    def run(self, pod: Pod, *, waiting: Collection[str] = ()) -> None:
+        """Bind the pod to this node and start it; `restart` starts those ``waiting``."""
         uid = _uid(pod)
         assert pod.metadata is not None
         if pod.spec is None or pod.spec.nodeName is None:
@@ -129,7 +126,7 @@ class ScriptedKubelet:
             )
             with self._cluster.client() as client:
                 client.create(binding)
-        self._call(self._pods.run(uid, waiting, booted=booted))
+        self._call(self._pods.run(uid, waiting))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)

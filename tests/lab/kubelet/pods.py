@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
-from lab.kubelet.record import Container, Record, native, now, running
+from lab.kubelet.record import Container, Record, native, running
 
 
 class Pods:
@@ -33,13 +33,11 @@ class Pods:
         """The pod with that UID. Raises KeyError when it never came here or is gone."""
         return self._records[uid]
 
-    async def run(self, uid: str, waiting: Collection[str], *, booted: bool = False) -> None:
+    async def run(self, uid: str, waiting: Collection[str]) -> None:
         """Start the pod with that UID: Running, or Pending while a container is ``waiting``."""
         async with self._changed:
             await self._changed.wait_for(lambda: uid in self._records)
         record = self._records[uid]
-        if booted:
-            record.started_at = now(-3600)
         async with record.lock:
             started = Container(running())
             for container in record.init_containers:

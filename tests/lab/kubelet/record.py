@@ -68,10 +68,9 @@ def running() -> Object:
     return {"running": {"startedAt": now()}}
 
 
-def now(seconds: int = 0) -> str:
-    """So many seconds from now in RFC 3339, with the resolution of a status's times."""
-    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
-    return then.strftime("%Y-%m-%dT%H:%M:%SZ")
+def now() -> str:
+    """The present in RFC 3339, with the resolution of a status's times."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def native(container: Object) -> bool:

@@ -1,0 +1,266 @@
+"""Beside the real istio-cni: no pod that it has captured is named or evicted, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import lab
+import lab.cni
+import pytest
+from lab import images, node_config, upstream
+from lab.cni import DATAPLANE, REDIRECTION
+from lab.fixtures import make_namespace, running, vacate
+from lab.served import metric, program
+from lab.workload import Workload
+from lightkube import Client
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Namespace, Pod
+
+AMBIENT = {DATAPLANE: "ambient"}
+LATE, AWAY, REFUSED = 20, 75, 45
+SETTLED, LAG = 30, 15  # After that long a pod is outside; and it takes so long until that is seen.
+CAPTURED = 100
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
+    """A node of its own: the agent changes how all pods get their network."""
+    for made in running(request, "node"):
+        made.load(images.busybox())
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cni(cluster: lab.Cluster) -> lab.cni.Cni:
+    return lab.cni.install(cluster, excludeNamespaces=["kube-system", "excluded"])
+
+
+@pytest.fixture(scope="module")
+def served(
+    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Workload]]:
+    """Two processes: one reports, one restarts."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                program(
+                    cluster,
+                    tmp_path_factory.mktemp(name),
+                    name,
+                    {"lease": f"{name}/lease", "race-policy": policy},
+                )
+            )
+            for name, policy in (("reports", "report"), ("restarts", "restart"))
+        }
+
+
+class Watched:
+    """The pods of a namespace, and when each of them is named by which process."""
+
+    def __init__(self, client: Client, served: dict[str, Workload], namespace: str) -> None:
+        self._client, self._served, self.namespace = client, served, namespace
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        # By the process, the pod's name and its code: seconds until then.
+        self.named: dict[tuple[str, str, str], float] = {}
+        self._thread = threading.Thread(target=self._look)
+
+    def pods(self) -> dict[str, Pod]:
+        listed = self._client.list(Pod, namespace=self.namespace)
+        return {str(pod.metadata and pod.metadata.uid): pod for pod in listed}
+
+    def captured(self) -> bool:
+        return all(said(pod) == "enabled" for pod in self.pods().values())
+
+    def _look(self) -> None:
+        while not self._over.wait(0.5):
+            for process, workload in self._served.items():
+                for found in workload.status()["unmeshed-pods"]:
+                    if found["namespace"] == self.namespace:
+                        key = process, found["name"], found["code"]
+                        self.named.setdefault(key, time.monotonic() - self._began)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._began = time.monotonic()
+        self._thread.start()
+        yield
+        self._over.set()
+        self._thread.join()
+
+
+def said(pod: Pod) -> str:
+    return ((pod.metadata and pod.metadata.annotations) or {}).get(REDIRECTION, "")
+
+
+def deploy(client: Client, namespace: str, replicas: int = 2, **spec: Any) -> None:
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {
+            "containers": [
+                {"name": "main", "image": images.BUSYBOX, "command": ["sleep", "86400"]}
+            ],
+            "terminationGracePeriodSeconds": 0,
+            **spec,
+        },
+    }
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+    }
+    upstream.apply(client, [made])
+
+
+def all_run(client: Client, namespace: str, replicas: int) -> None:
+    def check() -> bool:
+        pods = [*client.list(Pod, namespace=namespace)]
+        return sum(bool(pod.status and pod.status.phase == "Running") for pod in pods) == replicas
+
+    lab.until(check, timeout=CAPTURED, what=f"the pods of {namespace} to run")
+
+
+Scene = Callable[["Play"], None]
+
+
+class Play:
+    """A scene in a namespace of its own."""
+
+    def __init__(
+        self, cluster: lab.Cluster, client: Client, cni: lab.cni.Cni, served: dict[str, Workload],
+        scene: str,
+    ) -> None:  # fmt: skip
+        self.cluster, self.client, self.cni = cluster, client, cni
+        self.namespace = scene
+        make_namespace(client, scene)
+        for workload in served.values():
+            workload.select(scene)
+        self.watched = Watched(client, served, scene)
+
+    def label(self) -> None:
+        self.client.patch(Namespace, self.namespace, {"metadata": {"labels": AMBIENT}})
+
+    def deploy(self, replicas: int = 2, **spec: Any) -> None:
+        deploy(self.client, self.namespace, replicas, **spec)
+        all_run(self.client, self.namespace, replicas)
+
+    def await_captured(self) -> None:
+        lab.until(self.watched.captured, timeout=CAPTURED, what="the pods to be captured")
+
+    def renew_networks(self) -> None:
+        """End the sandbox of each pod: the kubelet makes another, with another network."""
+        ctr = f"ctr --address {node_config.SOCKET} --namespace k8s.io"
+        for uid in self.watched.pods():
+            of = f'labels."io.kubernetes.pod.uid"=={uid},labels."io.cri-containerd.kind"==sandbox'
+            script = f"{ctr} task kill -s KILL $({ctr} containers list -q '{of}')"
+            self.cluster.tree.run("ctr", ["sh", "-euxc", script], timeout=CAPTURED)
+
+
+def captured_at_once(play: Play) -> None:
+    play.label()
+    play.deploy()
+    time.sleep(SETTLED + LAG)
+
+
+def captured_late(play: Play) -> None:
+    """Twenty pods whose namespace is labelled."""
+    play.deploy(LATE)
+    play.label()
+    play.await_captured()
+    time.sleep(SETTLED + LAG)
+
+
+def agent_away(play: Play) -> None:
+    """Some pods from before, some that are made meanwhile."""
+    play.label()
+    play.deploy()
+    play.cni.take_away()
+    play.client.patch(Deployment, "web", {"spec": {"replicas": 4}}, namespace=play.namespace)
+    time.sleep(AWAY)
+    play.cni.come_back()
+    play.await_captured()
+    time.sleep(SETTLED + LAG)
+
+
+def network_renewed_meanwhile(play: Play) -> None:
+    play.label()
+    play.deploy()
+    time.sleep(60 + LAG)  # Later than `candidate.RENEWED`.
+    play.cni.take_away()
+    play.renew_networks()
+    all_run(play.client, play.namespace, 2)
+    time.sleep(SETTLED + LAG)
+    play.cni.come_back()
+    play.cni.await_ready()
+    time.sleep(SETTLED + LAG)
+
+
+def ztunnel_refuses(play: Play) -> None:
+    """Two pods run, and are handed to it when their namespace is labelled; others cannot start."""
+    play.deploy()
+    play.cni.refuse("no")
+    play.label()
+    time.sleep(REFUSED)
+    play.cni.refuse("")
+    play.await_captured()
+    time.sleep(SETTLED + LAG)
+
+
+def agent_rolled_out(play: Play) -> None:
+    play.label()
+    play.deploy()
+    play.cni.configure(
+        excludeNamespaces=["kube-system", "excluded"], podAnnotations={"rolled": "out"}
+    )
+    play.cni.await_ready()
+    time.sleep(SETTLED + LAG)
+
+
+def excluded(play: Play) -> None:
+    play.label()
+    play.deploy()
+    time.sleep(SETTLED + LAG)
+
+
+def host_network(play: Play) -> None:
+    play.label()
+    play.deploy(1, hostNetwork=True)
+    time.sleep(SETTLED + LAG)
+
+
+SCENES = (
+    captured_at_once, captured_late, agent_away, network_renewed_meanwhile, ztunnel_refuses,
+    agent_rolled_out, excluded, host_network,
+)  # fmt: skip
+
+
+@pytest.mark.nightly("unit/test_repair_ambient.py")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.replace("_", " "))
+def test_no_pod_that_is_captured_is_named_or_evicted(
+    scene: Scene,
+    cluster: lab.Cluster,
+    client: Client,
+    cni: lab.cni.Cni,
+    served: dict[str, Workload],
+) -> None:
+    cni.await_ready()
+    play = Play(cluster, client, cni, served, scene.__name__.replace("_", "-"))
+    with play.watched.watching():
+        scene(play)
+    left = {said(pod) for pod in play.watched.pods().values()}
+    restarted = metric(served["restarts"], 'istio_aux_sidecar_restarts_total{outcome="evicted"}')
+    vacate(client, play.namespace)
+    named: dict[str, list[int]] = {}
+    for (process, _, code), at in play.watched.named.items():
+        named.setdefault(f"{process} {code}", []).append(round(at))
+    print(f"{scene.__name__}: {named or 'none named'}; annotations at the end: {left}")
+    codes = {code for _, _, code in play.watched.named}
+    assert codes <= ({"IA0126"} if scene is ztunnel_refuses else set[str]()), named
+    assert restarted == 0
