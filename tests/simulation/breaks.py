@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from istio_aux.injector import watcher
+from istio_aux.injector import capture, watcher
 from istio_aux.kube import actions, exec  # noqa: A004  (a module of the product)
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.lease import Lease
@@ -21,7 +21,8 @@ from istio_aux.model import kubelet, owners
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.attempt import End, Task
 from istio_aux.quit.controller import QuitController
-from istio_aux.repair import rollout
+from istio_aux.repair import ambient, rollout, rules
+from istio_aux.repair.ambient import Captures
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout
 from istio_aux.repair.store import PodStore
@@ -30,6 +31,7 @@ from istio_aux.watches import Watches
 from istio_aux.wiring import Wiring
 from msgspec import structs
 
+from simulation.ambient import OF_AMBIENT
 from simulation.play import play
 from simulation.properties import GIVEN_UP, LAPSED, NOT_FREED, OF_JOB
 
@@ -48,10 +50,11 @@ class Noticed(NamedTuple):
 def find(name: str) -> Noticed:
     """Look for a seed that finds the break of this name."""
     known, needed, guards, apply = BREAKS[name]
+    replay = partial(play, only=needed, first=False, meshed=not needed.isdisjoint(OF_AMBIENT))
     for seed in (known, *SEEDS):
         with apply():
-            kinds = play(seed, only=needed, first=False).kinds & guards
-        if kinds and (new := kinds - play(seed, only=needed, first=False).kinds):
+            kinds = replay(seed).kinds & guards
+        if kinds and (new := kinds - replay(seed).kinds):
             return Noticed(name, seed, ", ".join(sorted(new)))
     return Noticed(name, -1, "NOT FOUND")
 
@@ -193,6 +196,17 @@ def _once_each(apply: Any) -> Any:
     return new
 
 
+def _always_ready(of: Any) -> Any:
+    return lambda pod: structs.replace(of(pod), ready_since=0.0)
+
+
+def _skipped(_check: Any) -> Any:
+    async def nothing(_self: Any, _node: str) -> None:
+        """Believe what is known."""
+
+    return nothing
+
+
 class Break(NamedTuple):
     """A guard that is switched off while ``apply`` lasts, and the properties that it guards.
 
@@ -217,6 +231,8 @@ def _returns(value: Any) -> Callable[[Any], Any]:
 
 
 _TOLD, _AT_ONCE = "a proxy is told to exit while its payload runs", "two restarts at once"
+_IN_VAIN = "a pod that nothing would capture is evicted"
+_TOO_EARLY = "a pod is evicted that its agent may capture"
 _REPEATED, _KEPT = "restart that did not help is repeated", "something is kept"
 
 BREAKS = {
@@ -296,5 +312,44 @@ BREAKS = {
         Backoff,
         "next",
         lambda _: lambda self: self._first,
+    ),
+    "an uncaptured pod is outside at once": _break(
+        0, "late captures, agents away", _TOO_EARLY, Captures, "settled", _returns(True)
+    ),
+    "tenants' pods are taken for Istio's agents": _break(
+        1,
+        "forged agents, lost captures",
+        {_TOO_EARLY, "a pod that is outside is not told"},
+        PodStore,
+        "selected",
+        _returns(False),
+    ),
+    "an agent that is away counts as ready": _break(
+        1, "agents away, late captures", _TOO_EARLY, capture.Agent, "of", _always_ready
+    ),
+    "the settings of the CNI do not count": _break(
+        0, "lost captures", _IN_VAIN, capture.CniConfig, "ignores", _returns("")
+    ),
+    "settings are not read again before an eviction": _break(
+        1,
+        "changed settings, lost captures, late captures, drains",
+        _IN_VAIN,
+        RepairController,
+        "_ready_to_capture",
+        _skipped,
+    ),
+    "a pod that waits for ztunnel is replaced": _break(
+        39,
+        "ztunnel refuses, late captures, drains",
+        "a pod that waits for ztunnel is evicted",
+        rules,
+        "_reasons_to_keep_uncaptured",
+        _returns(iter(())),
+    ),
+    "an agent that is gone is not forgotten": _break(
+        0, "agents anew", {_KEPT, _TOO_EARLY}, ambient.CniAgents, "delete", _returns(None)
+    ),
+    "an uncaptured pod that is gone is not forgotten": _break(
+        0, "lost captures", _KEPT, Captures, "forget", _returns(None)
     ),
 }

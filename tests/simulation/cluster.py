@@ -13,6 +13,7 @@ from istio_aux.quit.attempt import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
 from msgspec import structs
 
+from simulation.ambient import Ambient
 from simulation.apiserver import ApiServer
 from simulation.client import Request
 from simulation.kubelet import Nodes, Plan
@@ -84,6 +85,7 @@ class Cluster:
         for node in self.nodes.nodes:
             info = {"nodeInfo": {"kubeletVersion": node.version}}
             self.server.create("nodes", {"metadata": {"name": node.name}, "status": info})
+        self.ambient: Ambient | None = None
         self.settings = self._settings()
         self.units = [Unit(self, number, self.settings) for number in range(1, units + 1)]
         world.runners += self.units
@@ -210,6 +212,8 @@ class Cluster:
             node.recover(self.world.now)
         for unit in self.units:
             unit.calm_down()
+        if self.ambient:
+            self.ambient.calm_down()
         if self.injector == "down":
             self.injector = "live"
 

@@ -124,6 +124,7 @@ class Sandbox:
     asked: int = 0  # How often the agent was told to exit.
     gone: bool = False
     finished: float | None = None  # Since when the payload is.
+    network: float | None = None  # When its network was made.
 
     @property
     def payload(self) -> list[Container]:
@@ -209,6 +210,7 @@ class Nodes:
         if box.node.dead:
             self._world.after(2.0, self._begin, box)
             return
+        box.network = self._world.now
         for container in box.containers:
             self._start(box, container)
         self._world.after(box.plan.ready or 0.0, self._get_ready, box)
@@ -283,6 +285,15 @@ class Nodes:
                 self._world.after(seconds + 4 * self._dice.random(), self._again, box, container)
             self._world.after(seconds + 5.0, self._get_ready, box)
 
+    def renew(self, uid: str) -> bool:
+        """Give a pod that has a network another one; returns whether it has."""
+        box = self.sandboxes.get(uid)
+        if box is None or box.network is None or box.stopping:
+            return False
+        box.network = self._world.now
+        self._report(box)
+        return True
+
     def restart(self, node: Node, version: str) -> None:
         """A kubelet starts again, maybe in another version: nothing is Ready until it looks."""
         if node.version != version:
@@ -333,6 +344,11 @@ class Nodes:
         def status(found: Json) -> None:
             condition = {"type": "Ready", "status": "True" if _is_ready(box) else "False"}
             found["status"] = {"phase": box.phase, "conditions": [condition]}
+            if box.network is not None:
+                since = self._world.time(box.network - self._world.now)
+                made = {"type": "PodReadyToStartContainers", "lastTransitionTime": since}
+                found["status"] |= {"podIP": "10.0.0.1", "conditions": [condition, made]}
+                found["status"]["startTime"] = found["metadata"]["creationTimestamp"]
             for kind, native in (("containerStatuses", False), ("initContainerStatuses", True)):
                 found["status"][kind] = [
                     {"name": each.name, "state": _state(each)}

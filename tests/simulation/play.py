@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulation import faults, kept, population
+from simulation import ambient, faults, kept, population
+from simulation.ambient import Ambient
 from simulation.cluster import Cluster
 from simulation.properties import (
     BOUND,
@@ -71,16 +72,19 @@ def play(
     off: frozenset[str] = frozenset(),
     trace: bool = False,
     first: bool = True,
+    meshed: bool = False,
 ) -> Result:
-    """Play a seed, by default only to the ``first`` violation.
+    """Play a seed, ``meshed`` with an ambient mesh, by default only to the ``first`` violation.
 
     It has the faults that it chooses, or ``only`` some; those that are ``off`` do not happen.
     """
     random.seed(seed)
-    world = World(seed, (only or faults.choose(seed)) - off, trace=trace)
+    chosen = (ambient.choose if meshed else faults.choose)(seed)
+    world = World(seed, (only or chosen) - off, trace=trace)
     dice = world.dice("scenario")
     cluster = Cluster(world, units=dice.choice((1, 2, 2, 2, 3)))
-    return run(cluster, _begin, dice.uniform(60, 150), first=first)
+    begin = _begin_ambient if meshed else _begin
+    return run(cluster, begin, dice.uniform(60, 150) * (2 if meshed else 1), first=first)
 
 
 def run(
@@ -170,6 +174,17 @@ def _begin(cluster: Cluster, window: float) -> None:
     population.grow(cluster, window)
     if world.faults <= faults.QUIET:
         _watch_crowd(cluster, {})
+
+
+def _begin_ambient(cluster: Cluster, window: float) -> None:
+    """Start the units beside an ambient mesh, and plan what will happen."""
+    world, dice = cluster.world, cluster.world.dice("start")
+    cluster.ambient = Ambient(cluster)
+    cluster.ambient.begin(window)
+    for unit in cluster.units:
+        world.at(dice.uniform(0.0, 4.0), unit.start)
+    world.at(0.1, cluster.install_istio)
+    faults.begin(cluster, window)
 
 
 def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:

@@ -190,6 +190,8 @@ class Judge:
                 self.held.pop(process.name, None)
         elif to.part == "eviction" and request.writes and before:
             self._world.tell("{} is evicted by {}", before.name[1], process.unit)
+            if self._cluster.ambient:
+                self._cluster.ambient.evicted(before)
             self._evicted(before, request)
         elif request.method == "DELETE" and before and "proxy crashes" not in self._world.faults:
             self.ours.add(before.uid)

@@ -9,13 +9,19 @@ from typing import Any
 
 from istio_aux.model.annotations import DATAPLANE, INJECT
 from istio_aux.model.applications import PodOptions
+from istio_aux.model.findings import Code
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import convert
 from istio_aux.model.selectors import parse_namespaces
+from istio_aux.repair.ambient import Captures
+from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Sidecar
+from istio_aux.repair.rules import AwaitCapture, Captured, ReportUnmeshed
 from msgspec import structs
 from simulation.store import Path, Stored
 from unit.asynchronous import until
 from unit.repairing import LIMITS, Cluster, World, at_work
-from unit.rules.unmeshed import REPORT, agent, ambient, cni
+from unit.rules.unmeshed import READY, REPORT, agent, ambient, cni
 
 
 class Mesh(Cluster):
@@ -194,6 +200,25 @@ async def test_pods_of_tenants_are_no_agents() -> None:
         await until(lambda: world.repair.finished, "nor if two namespaces have agents")
         assert world.repair.store.count(Sidecar.UNKNOWN) == 1
         assert (world.unmeshed, api.evictions) == ({}, [])
+
+
+def test_the_time_of_a_pod_begins_again_if_its_agent_was_away_or_its_network_is_new() -> None:
+    """A watch may show only how it ended."""
+    now = 100.0
+    captures = Captures(lambda: Moment(now, 0), settled=30)
+    pod, outside = Candidate.of(convert(ambient(""))), ReportUnmeshed("so", Code.OUTSIDE)
+    assert captures.decided(pod, READY, AwaitCapture("so"))
+    now = 130.0
+    assert captures.settled(pod, READY)
+    assert not captures.decided(pod, READY, outside), "its time goes on"
+    for other, by in (
+        (pod, structs.replace(READY, ready_since=2.0)),
+        (structs.replace(pod, addressed=2.0), READY),
+        (structs.replace(pod, redirection="pending"), READY),
+    ):
+        assert not captures.settled(other, by)
+    assert not captures.decided(pod, READY, Captured("so"))
+    assert (captures.settled(pod, READY), captures.until) == (False, None)
 
 
 async def test_nothing_is_kept_of_pods_and_agents_that_are_gone() -> None:

@@ -33,8 +33,8 @@ print(len(told), hashlib.sha256(told.encode()).hexdigest())
 """
 
 
-def violations(seeds: range) -> list[str]:
-    results = [play(seed) for seed in seeds]
+def violations(seeds: range, *, meshed: bool = False) -> list[str]:
+    results = [play(seed, meshed=meshed) for seed in seeds]
     assert sum(result.seconds for result in results) > 60 * len(results)
     return [
         f"--seed {result.seed} --trace: {violation}"
@@ -47,6 +47,17 @@ def violations(seeds: range) -> list[str]:
 def test_no_seed_of_the_short_run_breaks_a_property(part: int) -> None:
     """`tox -e simulate` plays as many as one likes."""
     assert violations(SEEDS[part::PARTS]) == []
+
+
+def test_no_seed_with_an_ambient_mesh_breaks_a_property() -> None:
+    """No captured pod is evicted or named; who is outside is told; nothing is kept."""
+    assert violations(SEEDS, meshed=True) == []
+
+
+@pytest.mark.nightly("the same 40 seeds every day")
+def test_no_seed_of_this_night_with_an_ambient_mesh_breaks_a_property() -> None:
+    again = f"tox -e simulate -- --ambient --from {FRESH.start} --seeds {len(FRESH)}"
+    assert sampled(again, violations(FRESH, meshed=True)) == []
 
 
 @pytest.mark.nightly("the same 40 seeds every day")

@@ -156,6 +156,19 @@ def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
     assert story.evict() == "b"
 
 
+def test_a_replacement_that_istios_cni_captures_late_has_not_failed() -> None:
+    """The next leader knows only when it was created; a pod of that second may be outside."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(bare("b"), bare("c", created=10.0)), Stop)
+    assert isinstance(story.see(bare("b"), meshed("x"), bare("c", created=10.0)), Stop)
+    assert isinstance(story.see(bare("b"), meshed("c", "old-c", created=10.0)), Next)
+    story.rollout = Rollout(failure=recalled(datetime.fromtimestamp(10, UTC), NOW, LIMITS))
+    both = bare("b"), meshed("c", created=10.0), bare("d", created=10.0)
+    assert isinstance(story.see(*both), Stop)
+    assert isinstance(story.see(*both[:2]), Next)
+
+
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 601.0, 1e8])
 def test_who_leads_next_waits_for_a_replacement_that_is_not_ready(ahead: float) -> None:
     """Nothing is known of the restart that it comes from, and the unit's clock may be wrong."""

@@ -7,7 +7,6 @@ the agent of its node is ready, and which pods its settings select.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from textwrap import indent
 
@@ -177,39 +176,35 @@ class NodeAgents:
         """
         self._tenants = tenants
         self._unread = unread
-        self._agents = defaultdict[str, dict[Key, Agent]](dict)  # By node.
-        self._nodes: dict[Key, str] = {}  # The node of each agent.
+        self._agents: dict[Key, Agent] = {}
         # By namespace; a text says why the settings cannot be read.
         self.configs: dict[str, CniConfig | str] = {}
 
     def put(self, agent: Agent) -> bool:
         """Take an agent as it is now; return whether that is news."""
-        if self._agents.get(agent.node, {}).get(agent.key) == agent:
-            return False
-        self.drop(agent.key)
-        self._agents[agent.node][agent.key] = agent
-        self._nodes[agent.key] = agent.node
-        return True
+        before = self._agents.get(agent.key)
+        self._agents[agent.key] = agent
+        return agent != before
 
     def drop(self, key: Key) -> str:
         """An agent is gone; return its node, or nothing if the pod was none."""
-        if (node := self._nodes.pop(key, None)) is None:
-            return ""
-        del self._agents[node][key]
-        if not self._agents[node]:
-            del self._agents[node]
-        return node
+        agent = self._agents.pop(key, None)
+        return agent.node if agent else ""
 
     @property
     def namespaces(self) -> set[str]:
         """The namespaces of the agents."""
-        return {name for name in {key.namespace for key in self._nodes} if not self._tenants(name)}
+        every = {key.namespace for key in self._agents}
+        return {name for name in every if not self._tenants(name)}
 
     def on(self, node: str) -> NodeAgent:
         """What is known of the agent on a node."""
-        found = self._agents.get(node, {}).values()
-        agents = [each for each in found if not self._tenants(each.key.namespace)]
-        here = {each.key.namespace for each in agents}
+        agents = [
+            agent
+            for agent in self._agents.values()
+            if agent.node == node and not self._tenants(agent.key.namespace)
+        ]
+        here = {agent.key.namespace for agent in agents}
         if len(here) != 1:
             none = self._unread or f"there is no istio-cni on node {node}"
             several = f"pods in {len(here)} namespaces have the label of istio-cni on node {node}"
