@@ -215,6 +215,7 @@ def install(
     resources: Mapping[str, Mapping[str, str]] | None = None,
     tags: Sequence[str] = (),
     shell: bool = False,
+    cni: bool = False,
 ) -> Istio:
     """Install Istio; returns when it is live, if it `writes_ca`.
 
@@ -228,12 +229,13 @@ def install(
         resources: of its proxies, in place of Istio's own.
         tags: further names of the revision, for the label `istio.io/rev`.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
+        cni: whether pods wait for istio-cni (`lab.cni`) in place of setting up their own network.
     """
     if cluster.level == "node":
         cluster.load(images.proxyv2(shell=shell))
     istio = Istio(cluster, namespace, revision, native, writes_ca=writes_ca)
     chosen = {"resources": resources} if resources else {}
-    istio.documents = [*_documents(istio, configuration, chosen, tags, shell=shell)]
+    istio.documents = [*_documents(istio, configuration, chosen, tags, shell=shell, cni=cni)]
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
         # Each istiod writes its root certificate into all namespaces: they have one authority.
@@ -255,6 +257,7 @@ def _documents(
     tags: Sequence[str],
     *,
     shell: bool,
+    cni: bool,
 ) -> Iterator[dict[str, Any]]:
     """What the charts render, of the kinds that the lab has a use for."""
     image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
@@ -273,6 +276,7 @@ def _documents(
         },
         "meshConfig": {"defaultConfig": {"discoveryAddress": address}},
         "base": {"enableCRDTemplates": True},
+        "pilot": {"cni": {"enabled": cni}},
         "sidecarInjectorWebhook": {
             "templates": {
                 name: json.dumps({"spec": {"containers": [{"name": PROXY, **change}]}})

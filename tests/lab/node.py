@@ -116,8 +116,6 @@ def furnish(tree: Tree) -> network.Cable:
     lab = cache.root()
     private = [
         "mount -t tmpfs -o mode=755 lab /run",
-        # Istio's CNI agent sees the networks of pods that are made later.
-        "mount --make-shared /run",
         "mkdir -p /run/lab/cache /run/lab/cni /run/lab/lib /run/lab/log /run/lab/layer /run/netns",
         f"mkdir -p {node_config.CNI_FOLDER} /run/istio-cni /run/ztunnel",
         f"ln -s {node_config.cni_programs()}/* {node_config.CNI_FOLDER}",

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 # Set in every process of a cluster and inherited: `clean` finds those whose supervisor was killed.
+# The value is the folder of the cluster's state: in a copied cache clusters have the same names.
 MARK = "ISTIO_AUX_LAB"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -63,8 +64,8 @@ def hold(lock: int) -> bool:
 class Supervisor:
     """The loop that serves the harness: requests in, replies and exits out, zombies reaped."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, state: str) -> None:
+        self.state = state
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.keys: dict[int, int] = {}
         self.forget = False
@@ -113,7 +114,7 @@ class Supervisor:
             child = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env={**env, MARK: self.name},
+                env={**env, MARK: self.state},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -191,21 +192,41 @@ def _isolate() -> int:
 
 
 def clean(name: str, state: Path) -> None:
-    """Remove what the processes of a dead cluster left on the host; safe to repeat."""
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if f"{MARK}={name}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
+    """Remove what the processes of a dead cluster left on the host; safe to repeat.
+
+    Interface and cgroups stay if a cluster of this name lives by another cache.
+    """
+    marked = marks()
+    for pid in (pid for pid, mark in marked.items() if mark == str(state)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if not any(mark != str(state) and Path(mark).name == name for mark in marked.values()):
+        _clean_host(name)
+    # The folders first: without the lock beside them, it looks as if nothing were left.
+    for folder in (place for place in state.glob("*") if place.is_dir()):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(state, ignore_errors=True)
+
+
+def marks() -> dict[int, str]:
+    """The mark of each process that has one, of those that this user may see, by pid."""
+    found = dict[int, str]()
+    # Not `*/environ`: `glob` looks whether each is there, and raises for a process that ends then.
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for word in (process / "environ").read_bytes().split(b"\0"):
+                if word.startswith(f"{MARK}=".encode()):
+                    found[int(process.name)] = os.fsdecode(word).partition("=")[2]
+    return found
+
+
+def _clean_host(name: str) -> None:
     if Path("/sys/class/net", name).exists():
         subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mountpoint, kind, *_ = line.split()
         if kind in {"cgroup", "cgroup2"}:
             _remove_cgroup(Path(mountpoint, name))
-    # The folders first: without the lock beside them, it looks as if nothing were left.
-    for folder in (place for place in state.glob("*") if place.is_dir()):
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(state, ignore_errors=True)
 
 
 def _remove_cgroup(path: Path) -> None:
@@ -233,7 +254,7 @@ def main() -> None:
         harness = os.pidfd_open(plan["harness"])
     except ProcessLookupError:
         harness = 0  # It is gone, and so is the other end of stdin.
-    supervisor = Supervisor(plan["name"])
+    supervisor = Supervisor(plan["state"])
     if plan["isolate"]:
         child = _isolate()
         if child == 0:

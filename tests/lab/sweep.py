@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -69,11 +68,5 @@ def left_by(name: str) -> list[str]:
 
 def processes(name: str) -> list[int]:
     """The pids of the cluster's processes, of those that this user may see."""
-    mark = f"{supervisor.MARK}={name}".encode()
-    pids: list[int] = []
-    # Not `*/environ`: `glob` looks whether each is there, and raises for a process that ends then.
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                pids.append(int(process.name))
-    return pids
+    state = str(cache.folder("run") / name)
+    return [pid for pid, mark in supervisor.marks().items() if mark == state]

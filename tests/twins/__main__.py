@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import lab
+import lab.cni
 from lab.nightly import NIGHT
 
 from twins import fixed, grammar, judge, manifests, player, report, worlds
@@ -34,8 +35,10 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=100, help="of each world")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no batch later")
     parser.add_argument("--world", choices=grammar.WORLDS, action="append")
+    parser.add_argument("--cni", action="store_true", help="beside istio-cni")
     options = parser.parse_args()
     named = "".join(f" --world {name}" for name in options.world or ())
+    named += " --cni" * options.cni
     again = f"--pairs {options.pairs} --seed {options.seed}{named}"
     _show(f"again: {again}")
     RESULTS.parent.mkdir(exist_ok=True)
@@ -43,10 +46,12 @@ def main() -> int:
     played, start = options.world or grammar.WORLDS, time.monotonic()
     with lab.cluster("node") as cluster, tempfile.TemporaryDirectory() as folder:
         worlds.load(cluster)
+        if options.cni:
+            lab.cni.install(cluster, ambient=False)
         for at, name in enumerate(played, 1):
             counts[name] = count = Count()
             began = time.monotonic()
-            with worlds.world(cluster, name) as beside:
+            with worlds.world(cluster, name, cni=options.cni) as beside:
                 for batch in batches(name, options.seed, options.pairs):
                     if time.monotonic() > start + 60 * options.minutes * at / len(played):
                         _show(f"{name}: no time for {len(batch[1])} pairs, {batch[0]}")

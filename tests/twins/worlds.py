@@ -74,13 +74,16 @@ class World:
 
 
 @contextlib.contextmanager
-def world(cluster: lab.Cluster, name: str) -> Iterator[World]:
-    """An Istio that makes sidecars native as this world says, until the block ends."""
+def world(cluster: lab.Cluster, name: str, *, cni: bool = False) -> Iterator[World]:
+    """An Istio that makes sidecars native as this world says, until the block ends.
+
+    ``cni``: whether its pods wait for istio-cni.
+    """
     revision = f"twins-{name}"
     names, tags = [revision], [TAG] if name == "revision" else []
     istio = lab.istio.install(
         cluster, revision, revision=revision, native=NATIVE[name], tags=tags,
-        resources=PROXY_RESOURCES,
+        resources=PROXY_RESOURCES, cni=cni,
     )  # fmt: skip
     with contextlib.ExitStack() as ends:
         client = ends.enter_context(cluster.client())
@@ -88,7 +91,7 @@ def world(cluster: lab.Cluster, name: str) -> Iterator[World]:
         # Other worlds may be there, too; in that of a tag, both of its Istios count.
         settings = {} if tags else {"root-namespace": revision}
         if tags:
-            other = lab.istio.install(cluster, OTHER, revision=OTHER, native="never")
+            other = lab.istio.install(cluster, OTHER, revision=OTHER, native="never", cni=cni)
             ends.callback(other.remove)
             names.append(OTHER)
         labels = {"istio.io/rev": tags[0] if tags else revision}
