@@ -30,7 +30,8 @@ import objects
 import probe
 import workload
 from cluster import ReconcileError
-from inputs import CONTAINER, Inputs, observe
+from container import CONTAINER, PEBBLE_FAILS, read, trouble
+from inputs import Inputs, observe
 from relations import istio
 
 # Bytes of one result with its key, or of a failure. `action-set` gets each as one argument, and
@@ -300,15 +301,15 @@ class Actions(ops.Object):
         ]
         argv += ["--timeout", f"{patience - _AROUND:.0f}"] if timed else []
         try:
-            if not workload.read(self._container, workload.CONFIG):
+            if not read(self._container, workload.CONFIG):
                 return "", "the workload has no settings yet: `juju status` says what it waits for"
             return self._container.exec(argv, timeout=patience).wait_output()[0].strip(), ""
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
             text = str(error.stdout or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             why = str(error.stderr or "")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             return text.strip(), why.strip() or f"exit status {error.exit_code}"
-        except ops.pebble.Error as error:
-            return "", str(workload.trouble(error))
+        except PEBBLE_FAILS as error:
+            return "", str(trouble(error))
 
 
 def _trust(client: Client, inputs: Inputs) -> Finding:

@@ -38,6 +38,7 @@ from istio_aux.model.answers import ProcessStatus
 from istio_aux.model.text import one_line, quoted
 
 import cluster
+from container import PEBBLE_FAILS
 from relations import PEERS, active, note, noted, peers
 
 ENDPOINT: Final = "certificates"
@@ -405,7 +406,7 @@ def _served(container: ops.Container, names: tuple[str, ...], now: datetime) -> 
     try:
         with container.pull(TLS_CERTIFICATE) as chain, container.pull(TLS_KEY) as key:
             return verified(chain.read(), key.read(), names, now)
-    except (ops.pebble.Error, OSError, ValueError):
+    except (*PEBBLE_FAILS, ValueError):
         return Leaf()
 
 

@@ -26,7 +26,8 @@ import probe
 import status
 import workload
 from cluster import ReconcileError
-from inputs import CONTAINER, Inputs, observe, remember
+from container import CONTAINER, PEBBLE_FAILS, trouble
+from inputs import Inputs, observe, remember
 from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
@@ -112,8 +113,8 @@ class IstioAuxCharm(ops.CharmBase):
         """Catch why a step fails: the status shows the first problem, and the next step follows."""
         try:
             yield
-        except (ReconcileError, ops.pebble.Error) as error:
-            problem = error if isinstance(error, ReconcileError) else workload.trouble(error)
+        except (ReconcileError, *PEBBLE_FAILS) as error:
+            problem = error if isinstance(error, ReconcileError) else trouble(error)
             logger.warning("%s", problem)
             self._problem = self._problem or problem
 

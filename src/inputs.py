@@ -17,10 +17,10 @@ import probe
 from certificates import Issuers, OwnAuthority
 from cluster import Found
 from config import Applications, Config, union
+from container import CONTAINER, answers
 from manifests import Values, webhook_configuration
 from relations import active, istio, note, noted, sidecar
 
-CONTAINER: Final = "istio-aux"
 # Key in the peer relation: the options when all were last good. A new unit finds them there.
 _LAST_GOOD: Final = "last-good-options"
 
@@ -116,7 +116,7 @@ def observe(
         now=now,
         config=options,
         invalid=invalid,
-        answer=probe.ask(transport) if container.can_connect() else None,
+        answer=probe.ask(transport) if answers(container) else None,
         issuers=certificates.observe(
             charm.model, container, own or OwnAuthority(charm.model), pki, now
         ),

@@ -15,7 +15,8 @@ from istio_aux.model.found import Found
 from istio_aux.model.text import listed, shortened
 
 from cluster import ReconcileError
-from inputs import CONTAINER, Inputs
+from container import CONTAINER
+from inputs import Inputs
 from relations import istio
 
 # Keeps a row of `juju status` short; the workload's /status lists all.

@@ -23,7 +23,8 @@ import cluster
 import manifests
 from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
 from cluster import ReconcileError
-from inputs import CONTAINER, Inputs
+from container import PEBBLE_FAILS, read
+from inputs import Inputs
 from probe import STATUS_URL
 
 SERVICE: Final = "istio-aux"
@@ -114,7 +115,7 @@ def ensure(
 
     Raises:
         ReconcileError: there is no certificate to serve, or the API server gives no token.
-        ops.pebble.Error: Pebble refuses or fails.
+        PEBBLE_FAILS: Pebble refuses, fails or hangs.
     """
     if not inputs.answer:
         return
@@ -152,20 +153,9 @@ def wake(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> Non
             container.pebble.restart_services([WAKE], timeout=0)
         elif not wanted and not stopped:
             container.pebble.stop_services([WAKE], timeout=0)
-    except ops.pebble.Error as error:
+    except PEBBLE_FAILS as error:
         # The next event tries again, update-status at the latest.
         logger.warning("service %s: %s", WAKE, error)
-
-
-def trouble(error: ops.pebble.Error) -> ReconcileError:
-    """Return a Pebble error in one line, such as a container that restarts, or a full disk."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    # For a service that ends at once, Pebble indents its last output (pebble servstate handlers).
-    if said := [line.strip() for line in lines if line.startswith("    ")]:
-        return ReconcileError(f"workload does not start: {said[-1]}")
-    # The first line of a change that failed only says that it did.
-    why = next((line for line in lines if line.startswith("- ")), lines[0])
-    return ReconcileError(f"container {CONTAINER}: {why.removeprefix('- ')}")
 
 
 def check(container: ops.Container, *, ready: bool) -> tuple[bool, bool]:
@@ -189,17 +179,6 @@ def _token(client: Client, present: str, inputs: Inputs) -> str:
     if good and cluster.accepts(client, present, account, inputs.model):
         return present
     return cluster.request_token(client, account, inputs.model)
-
-
-def read(container: ops.Container, path: str) -> str:
-    """Return the content of a file in the container, empty if there is none."""
-    try:
-        with container.pull(path) as file:
-            return file.read()
-    except ops.pebble.PathError as error:
-        if error.kind == "not-found":
-            return ""
-        raise
 
 
 def _yaml(document: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from istio_aux.model.names import STATUS_PORT
 from istio_aux.model.text import quoted
 
 from cluster import UNREADABLE
+from container import PEBBLE_FAILS, answers
 from relations import active, write
 
 METRICS: Final = "metrics-endpoint"
@@ -118,7 +119,7 @@ def publish(charm: ops.CharmBase) -> None:
 
 def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
     """Have Pebble send the workload's log to each related Loki, and to no other one."""
-    if not container.can_connect():
+    if not answers(container):
         return
     about = {
         "product": "Juju",
@@ -144,7 +145,7 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
         if changed:
             container.add_layer(_LAYER, {"log-targets": changed}, combine=True)
             logger.info("logs: forwarding changed for %s", ", ".join(sorted(changed)))
-    except ops.pebble.Error as error:
+    except PEBBLE_FAILS as error:
         logger.warning("logs: not forwarded: %s", error)
 
 

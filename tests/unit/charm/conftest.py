@@ -29,6 +29,7 @@ import objects
 import probe
 import workload
 from charm import IstioAuxCharm
+from container import CONTAINER
 
 from .apiserver import MODEL_ID, ApiServer
 
@@ -214,7 +215,7 @@ class Unit:
 
     @property
     def container(self) -> testing.Container:
-        return self.state.get_container(workload.CONTAINER)
+        return self.state.get_container(CONTAINER)
 
     @property
     def wakes(self) -> bool:
@@ -270,7 +271,7 @@ def set_up(folder: Path, api: ApiServer, state: testing.State | None = None) -> 
     mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
     state = state or testing.State(
         leader=True,
-        containers={testing.Container(workload.CONTAINER, can_connect=True, **STARTED)},
+        containers={testing.Container(CONTAINER, can_connect=True, **STARTED)},
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )

@@ -17,6 +17,7 @@ from lab.options import OPTIONS, configured
 import certificates
 import manifests
 import workload
+from container import CONTAINER
 from relations import cos, istio, sidecar
 
 from .conftest import ROOT
@@ -45,7 +46,7 @@ def test_charmcraft_yaml_holds_nothing_that_charmcraft_would_drop() -> None:
 
 
 def test_the_container_runs_an_image_that_is_a_resource() -> None:
-    container = METADATA["containers"][workload.CONTAINER]
+    container = METADATA["containers"][CONTAINER]
 
     assert METADATA["resources"][container["resource"]]["type"] == "oci-image"
     assert (container["uid"], container["gid"]) == (584792, 584792)
@@ -168,7 +169,7 @@ def test_the_rock_runs_what_the_charm_runs_as_the_same_user() -> None:
     # 584792 is `_daemon_`, which owns the folder that the charm pushes to.
     assert ROCK["run-user"] == "_daemon_"
     owned = {p["path"]: p["owner"] for p in ROCK["parts"]["settings-folder"]["permissions"]}
-    uid = METADATA["containers"][workload.CONTAINER]["uid"]
+    uid = METADATA["containers"][CONTAINER]["uid"]
     assert owned == {"etc/istio-aux": uid, "etc/istio-aux/tls": uid}
     command = ROCK["services"][workload.SERVICE]["command"]
     assert command == f"istio-aux serve --config {workload.CONFIG}"

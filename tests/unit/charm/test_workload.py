@@ -21,6 +21,7 @@ from scenario import mocking
 
 import probe
 import workload
+from container import trouble
 
 from .conftest import ROCK, Unit, active
 from .test_actions import explain, failure
@@ -211,7 +212,7 @@ def test_a_service_that_does_not_start_says_which_one_and_why(text: str, said: s
          "err": text, "spawn-time": "2026-11-21T08:16:30Z"}
     )  # fmt: skip
 
-    problem = workload.trouble(pebble.ChangeError(text, change))
+    problem = trouble(pebble.ChangeError(text, change))
 
     assert str(problem) == said
 
