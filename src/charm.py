@@ -125,14 +125,16 @@ class IstioAuxCharm(ops.CharmBase):
             # server trusts an issuer before a unit serves its certificate. The webhook comes last.
             objects.ensure(client, inputs)
         granted = self._problem is None
-        # If `resolve` got no answer, each further request would wait as long.
-        hangs = not inputs.namespaces and self._problem is not None and self._problem.silent
+        # If `resolve` got no answer, each further request would wait as long. What another
+        # installation has is left alone.
+        problem = self._problem
+        stops = problem and (problem.taken or (problem.silent and not inputs.namespaces))
         applied = granted and inputs.values() is not None
         if applied:
             certificates.note_trusted(self.model, inputs.issuers)
         leaf = inputs.issuers.choose(applied=applied)
         with self._step():
-            if not hangs:
+            if not stops:
                 workload.ensure(client, self._container, inputs, leaf, granted=granted)
         self._read_checks(inputs.answer)
         process = inputs.answer and inputs.answer.status
@@ -142,7 +144,7 @@ class IstioAuxCharm(ops.CharmBase):
             with self._step():
                 objects.complete(client, inputs)
         # Another operator's webhook may refuse these, so they come last and block nothing.
-        if not hangs:
+        if not stops:
             self._notes.unapplied = objects.admit_api_server(inputs, self.kubernetes_transport)
         live = bool(process and process.injector_live)
         with self._step():

@@ -87,12 +87,20 @@ class ReconcileError(Exception):
         code: the status code of the API server's answer; 0 if that is not the reason.
         refused: the charm lacks a permission, which the user has to grant. Anything else may pass.
         silent: the API server did not answer.
+        taken: another installation has our objects, and the user has to remove one of both.
     """
 
     def __init__(
-        self, reason: str, *, code: int = 0, refused: bool = False, silent: bool = False
+        self,
+        reason: str,
+        *,
+        code: int = 0,
+        refused: bool = False,
+        silent: bool = False,
+        taken: bool = False,
     ) -> None:
         super().__init__(reason)
+        self.taken = taken
         self.code = code
         self.refused = refused
         self.silent = silent
@@ -230,6 +238,11 @@ def prune(
             logger.warning("%s", error)
 
 
+def is_helms(labels: Mapping[str, str]) -> bool:
+    """Tell whether an object with these labels belongs to a Helm release."""
+    return labels.get("app.kubernetes.io/managed-by") == "Helm"
+
+
 def delete(
     client: Client,
     kind: type[Any],
@@ -241,7 +254,9 @@ def delete(
     # By the name of the kind: lightkube may have several classes of a kind.
     kept = {_name(each) for each in keep if each.kind == kind.__name__}
     strays = [
-        each.name for each in owned(client, kind, labels, model) or () if each.name not in kept
+        each.name
+        for each in owned(client, kind, labels, model) or ()
+        if each.name not in kept and not is_helms(each.labels)
     ]
     for name in strays:
         with attempt(f"{kind.__name__} {name}"):
@@ -253,10 +268,10 @@ def delete(
 def owned(
     client: Client,
     kind: type[Any],
-    labels: Mapping[str, str],
+    labels: Mapping[str, Any],
     model: str,
 ) -> list[Found] | None:
-    """Return the objects of a kind with the application's labels; None if it is not served."""
+    """Return the objects of a kind with these labels; None if the kind is not served."""
     try:
         return [*listed(client, kind, labels, namespace=model)]
     except ReconcileError as error:

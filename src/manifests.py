@@ -24,7 +24,7 @@ from lightkube import codecs
 from lightkube.codecs import AnyResource
 
 # The import registers Istio's kinds with `codecs`.
-import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import cluster
 from config import Applications
 
 # All commands by which the workload quits a proxy: over the agent's status ports, and over Envoy's.
@@ -98,14 +98,30 @@ def service_account(app: str) -> str:
     return f"{app}-workload"
 
 
+def cluster_wide(app: str, model: str) -> str:
+    """A name that no other application has: a namespace and an application have no dot."""
+    return f"{model}.{app}"
+
+
 def webhook_configuration(app: str, model: str) -> str:
     """Name of the MutatingWebhookConfiguration. It sorts before every one of Istio's."""
-    return f"istio-aux-{model}-{app}"
+    return f"istio-aux-{cluster_wide(app, model)}"
+
+
+OWNER: Final = "istio-aux.io/application"
+_MODEL: Final = "istio-aux.io/model"
 
 
 def labels(app: str, model: str) -> dict[str, str]:
     """The labels of all objects that the application owns, by which it finds them."""
-    return {"istio-aux.io/application": app, "istio-aux.io/model": model}
+    return {OWNER: app, _MODEL: model}
+
+
+def owner(labelled: Mapping[str, str]) -> str:
+    """Return which installation an object with these labels belongs to."""
+    app, model = labelled.get(OWNER, ""), labelled.get(_MODEL, "")
+    kind = "Helm release" if cluster.is_helms(labelled) else "application"
+    return f"{kind} {app} in {model}"
 
 
 def render_access(values: Values) -> list[AnyResource]:
@@ -167,8 +183,8 @@ def _context(values: Values) -> dict[str, Any]:
         **vars(values),
         "labels": labels(app, model),
         "lease": app,
-        "policy": f"istio-aux-{model}-{app}",
-        "role": f"{model}-{app}-workload",
+        "policy": f"istio-aux-{cluster_wide(app, model)}",
+        "role": f"{cluster_wide(app, model)}-workload",
         "service_account": service_account(app),
         "user": f"system:serviceaccount:{model}:{service_account(app)}",
         "webhook_configuration": webhook_configuration(app, model),

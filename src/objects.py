@@ -15,7 +15,7 @@ from typing import Any, Final
 from istio_aux.model.annotations import DATAPLANE, INJECTION
 from istio_aux.model.names import WEBHOOK_PORT
 from istio_aux.model.webhooks import REVISION
-from lightkube import Client
+from lightkube import Client, operators
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.coordination_v1 import Lease
@@ -56,18 +56,27 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     webhooks = [*cluster.listed(client, admission.MutatingWebhookConfiguration)]
     revisions = {each.labels[REVISION] for each in webhooks if REVISION in each.labels}
     ours = manifests.webhook_configuration(inputs.app, inputs.model)
-    policies = cluster.owned(
-        client,
-        admission.ValidatingAdmissionPolicy,
-        manifests.labels(inputs.app, inputs.model),
-        inputs.model,
-    )
+    labelled = {manifests.OWNER: operators.exists()}
+    policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labelled, inputs.model)
+    _refuse_others(inputs, [*webhooks, *(policies or ())])
     return dataclasses.replace(
         inputs,
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         dry_runs=policies is not None,
     )
+
+
+def _refuse_others(inputs: Inputs, there: Iterable[Found]) -> None:
+    """Raise if another installation has an object of our name, which is never overwritten."""
+    ours = manifests.labels(inputs.app, inputs.model)
+    name, me = manifests.webhook_configuration(inputs.app, inputs.model), manifests.owner(ours)
+    for each in there:
+        labelled = manifests.OWNER in each.labels
+        if each.name == name and labelled and (other := manifests.owner(each.labels)) != me:
+            raise ReconcileError(
+                f"{name} belongs to the {other}: remove that, or this {me}", taken=True
+            )
 
 
 def ensure(client: Client, inputs: Inputs) -> None:

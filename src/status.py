@@ -58,6 +58,7 @@ def of_unit(
         f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem})"
         if problem and problem.refused
         else "",
+        str(problem) if problem and problem.taken else "",
     )
     if why := next(filter(None, blocked), ""):
         return ops.BlockedStatus(shortened(why, _LONGEST))

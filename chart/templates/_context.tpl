@@ -19,10 +19,10 @@
   "name" $name
   "model" $model
   "lease" $app
-  "policy" (printf "istio-aux-%s-%s" $model $app)
-  "role" (printf "%s-%s-workload" $model $app)
+  "policy" (printf "istio-aux-%s.%s" $model $app)
+  "role" (printf "%s.%s-workload" $model $app)
   "service_account" (.Values.serviceAccount.name | default (print $app "-workload"))
-  "webhook_configuration" (printf "istio-aux-%s-%s" $model $app)
+  "webhook_configuration" (printf "istio-aux-%s.%s" $model $app)
   "pods" $pods
   "labels" (merge $labels $pods .Values.commonLabels)
 | toRawJson }}

@@ -192,7 +192,7 @@ def test_a_status_that_a_kubelet_writes_is_no_work_for_a_policy(
 
 def passed(cluster: lab.Cluster) -> int:
     """Of how many changes of pods the policy has found out that they are another client's."""
-    labels = f'kind="policy",name="istio-aux-{MODEL}-{MODEL}",operation="UPDATE"'
+    labels = f'kind="policy",name="istio-aux-{MODEL}.{MODEL}",operation="UPDATE"'
     counted = "apiserver_admission_match_condition_evaluation_seconds_count"
     _, text = creation.send(cluster, "GET", "/metrics")
     return int(
@@ -264,13 +264,13 @@ def test_a_pod_is_evicted_as_it_was_seen_only(account: Account, pod: Pod):
         assert "evicts with the preconditions uid and resourceVersion only" in refusal
 
 
-@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-records"])
+@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}.records"])
 def test_the_api_server_has_no_doubts_about_the_expressions(
     client: lightkube.Client, account: Account, policy: str
 ):
     """They are checked against the kinds that there are, beside being compiled."""
     status = lab.until(
-        lambda: client.get(ValidatingAdmissionPolicy, f"istio-aux-{MODEL}-{policy}").status,
+        lambda: client.get(ValidatingAdmissionPolicy, f"istio-aux-{MODEL}.{policy}").status,
         what="the check of the policy",
     )
 

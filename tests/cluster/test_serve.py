@@ -99,7 +99,7 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
     settings = {"quit": "disabled", "race-policy": "none"}
     workload = declared(cluster, tmp_path, "deprived", settings)
     workload.deploy()
-    role = client.get(ClusterRole, "deprived-deprived-workload")
+    role = client.get(ClusterRole, "deprived.deprived-workload")
     hidden = {"mutatingwebhookconfigurations", "pods"}
     role.rules = [rule for rule in role.rules or [] if not hidden & {*(rule.resources or ())}]
     client.replace(role)

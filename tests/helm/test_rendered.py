@@ -87,7 +87,7 @@ def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str) -> None:
     options = CASES[case]
     rendered = by_name(render(home, as_values(options)))
     values = rendered_from(APP, MODEL, options)
-    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
+    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}.{APP}"]
     wanted = by_name(
         [
             each.to_dict()
@@ -175,8 +175,8 @@ def test_webhook_policy_and_workload_have_the_same_selector(home: Path, text: st
     told = yaml.safe_load(files["data"]["config.yaml"])
     assert config.parse_selector(told["pod-selector"]) == parsed
     assert config.parse_selector(told["inject-selector"]) == parsed
-    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
-    policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}-{APP}"]
+    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}.{APP}"]
+    policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}.{APP}"]
     [chosen] = [each for each in policy["spec"]["variables"] if each["name"] == "chosen"]
     wanted = [*manifests.start_webhooks(Values(APP, MODEL, pod_selector=parsed))]
 
@@ -268,7 +268,7 @@ def test_the_certificate_is_for_the_service_and_what_the_api_server_trusts_has_s
 ) -> None:
     rendered = by_name(render(home))
     secret = rendered["Secret", f"{APP}-certificate"]["data"]
-    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
+    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}.{APP}"]
 
     def certificate(data: str) -> x509.Certificate:
         return x509.load_pem_x509_certificate(base64.b64decode(data))

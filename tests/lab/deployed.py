@@ -98,7 +98,7 @@ def has_webhook(client: Client, app: lab.juju.App) -> bool:
 
 
 def evicts(client: Client, app: lab.juju.App) -> bool:
-    role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
+    role = client.get(ClusterRole, f"{app.model.name}.{app.name}-workload")
     return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
 
 

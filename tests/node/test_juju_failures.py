@@ -70,7 +70,7 @@ def issuers(app: lab.juju.App) -> set[str]:
 
 
 def trusted(client: Client, app: lab.juju.App) -> set[str]:
-    found = client.get(MutatingWebhookConfiguration, f"istio-aux-{app.model.name}-{app.name}")
+    found = client.get(MutatingWebhookConfiguration, f"istio-aux-{app.model.name}.{app.name}")
     bundles = [hook.clientConfig.caBundle or "" for hook in found.webhooks or ()]
     return {pem for each in bundles for pem in parse_bundle(b64decode(each).decode())}
 
@@ -236,7 +236,7 @@ def test_a_storm_of_changes_ends_with_the_last_one(client: Client, app: lab.juju
     assert setting(app.leader, "quit-grace") == 5
 
     def known() -> tuple[Any, ...]:
-        name = f"istio-aux-{app.model.name}-{app.name}"
+        name = f"istio-aux-{app.model.name}.{app.name}"
         about = client.get(MutatingWebhookConfiguration, name).metadata
         pid = app.leader.containers[CONTAINER].service_pid(CONTAINER)
         return pid, about and about.resourceVersion

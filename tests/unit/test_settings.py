@@ -37,7 +37,7 @@ from unit.declared import ANNOTATIONS
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
 # What the charm makes of long names of its model and application.
-LONG_NAME = f"istio-aux-{'m' * 63}-{'a' * 63}"
+LONG_NAME = f"istio-aux-{'m' * 63}.{'a' * 63}"
 
 
 @pytest.fixture

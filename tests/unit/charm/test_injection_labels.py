@@ -39,7 +39,7 @@ def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(teams: Un
     teams.configure(inject_namespaces="team-a")
 
     assert teams.files["applications"].splitlines()[1:] == ["team-a/**"]
-    policy = teams.api.one("ValidatingAdmissionPolicy", "-istio-aux")
+    policy = teams.api.one("ValidatingAdmissionPolicy", ".istio-aux")
     (injected,) = [
         variable["expression"]
         for variable in policy["spec"]["variables"]

@@ -10,7 +10,7 @@ from .test_security import granted
 
 def selects(api: ApiServer) -> str:
     """The part of the ValidatingAdmissionPolicy that chooses namespaces."""
-    variables = api.one("ValidatingAdmissionPolicy", "-istio-aux")["spec"]["variables"]
+    variables = api.one("ValidatingAdmissionPolicy", ".istio-aux")["spec"]["variables"]
     (selected,) = [v["expression"] for v in variables if v["name"] == "selected"]
     return selected
 
@@ -40,8 +40,8 @@ def test_without_validating_policies_the_workload_may_dry_run_no_pods(new_unit: 
     assert ("ClusterRole", "pods", "create") not in granted([*new_unit.api.objects.values()])
     said = [log.message for log in new_unit.ctx.juju_log if "skipped" in log.message]
     assert [line.split(": ")[0] for line in said] == [
-        "ValidatingAdmissionPolicy istio-aux-kubeflow-istio-aux",
-        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow-istio-aux",
-        "ValidatingAdmissionPolicy istio-aux-kubeflow-istio-aux-records",
-        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow-istio-aux-records",
+        "ValidatingAdmissionPolicy istio-aux-kubeflow.istio-aux",
+        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow.istio-aux",
+        "ValidatingAdmissionPolicy istio-aux-kubeflow.istio-aux.records",
+        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow.istio-aux.records",
     ]

@@ -5,6 +5,7 @@ Whatever it was, once it has passed, the next event that Pebble sends has every 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 from ops import pebble, testing
 
+import manifests
 import workload
 
 from .apiserver import ApiServer, endpoint, refusal
@@ -335,3 +337,46 @@ def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_app
     assert "config.yaml" in unit.files
     assert isinstance(status, testing.WaitingStatus)
     assert "etcd is slow" in status.message
+
+
+OTHERS = {
+    "application prod-istio-aux in kubeflow": {"istio-aux.io/application": "prod-istio-aux"},
+    "Helm release istio-aux in kubeflow": {"app.kubernetes.io/managed-by": "Helm"},
+}
+
+
+@pytest.mark.parametrize("kind", ["MutatingWebhookConfiguration", "ValidatingAdmissionPolicy"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_another_installation_has_is_never_overwritten(
+    other: str, kind: str, unit: Unit
+) -> None:
+    """It is blocked with both names, until one of them is removed."""
+    taken = unit.api.one(kind, ".istio-aux")
+    before = copy.deepcopy(taken["metadata"]["labels"])
+    taken["metadata"]["labels"] |= OTHERS[other]
+    stored = copy.deepcopy(unit.api.objects)
+
+    status = unit.run()
+
+    assert status == testing.BlockedStatus(
+        f"istio-aux-kubeflow.istio-aux belongs to the {other}: remove that, or this application"
+        " istio-aux in kubeflow"
+    )
+    assert unit.api.objects == stored
+    taken["metadata"]["labels"] = before
+    assert unit.run() == active()
+
+
+def test_two_applications_whose_names_join_to_the_same_have_objects_of_their_own() -> None:
+    """prod-istio-aux in kubeflow, and istio-aux in kubeflow-prod."""
+    pairs = ("prod-istio-aux", "kubeflow"), ("istio-aux", "kubeflow-prod")
+    named = [
+        {
+            f"{each.kind} {each.metadata.name}"
+            for each in manifests.render(manifests.Values(app, model))
+            if each.metadata and not each.metadata.namespace
+        }
+        for app, model in pairs
+    ]
+    assert len(named[0]) == len(named[1]) == 7
+    assert named[0].isdisjoint(named[1])

@@ -55,7 +55,7 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     understood = settings.load(unit.etc / "config.yaml")
 
     assert understood.namespace_selectors == settings.DEFAULTS.namespace_selectors
-    assert understood.webhook_configuration == "istio-aux-kubeflow-istio-aux"
+    assert understood.webhook_configuration == "istio-aux-kubeflow.istio-aux"
     assert understood.lease == ("kubeflow", "istio-aux")
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
     assert str(understood.tls_key) == workload.TLS_KEY

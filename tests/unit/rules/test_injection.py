@@ -414,7 +414,7 @@ def test_a_slice_says_whose_endpoints_it_lists() -> None:
     assert {service(**{key: ""}), service(other="istiod"), service()} == {"None"}
 
 
-OUR_CONFIGURATION = "istio-aux-kubeflow-istio-aux"
+OUR_CONFIGURATION = "istio-aux-kubeflow.istio-aux"
 INJECTOR = "namespace.sidecar-injector.istio.io"
 NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
 

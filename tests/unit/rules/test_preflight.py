@@ -48,7 +48,7 @@ from unit.rules.starting import HOLD
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
 ISTIO = {DEFAULT: recorded(DEFAULT)}
-OURS = "istio-aux-kubeflow-istio-aux"
+OURS = "istio-aux-kubeflow.istio-aux"
 INJECT_IT = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
 SEE_ISTIOD = "see which istiod the label names, and its injection policy"
 YES = Expectation(expected=True, reason="a webhook selects it")
