@@ -51,7 +51,7 @@ def served(
                     cluster,
                     tmp_path_factory.mktemp(name),
                     name,
-                    {"lease": f"{name}/lease", "race-policy": policy},
+                    {"lease": f"{name}/{name}", "race-policy": policy},
                 )
             )
             for name, policy in (("reports", "report"), ("restarts", "restart"))
@@ -251,6 +251,8 @@ def test_no_pod_that_is_captured_is_named_or_evicted(
     served: dict[str, Workload],
 ) -> None:
     cni.await_ready()
+    for workload in served.values():
+        lab.until(lambda: workload.status()["leader"], what="it to lead")  # noqa: B023
     play = Play(cluster, client, cni, served, scene.__name__.replace("_", "-"))
     with play.watched.watching():
         scene(play)

@@ -65,7 +65,6 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
     unit = istio_aux.leader.containers["istio-aux"]
     workload = unit.service_pid("istio-aux")
 
-    istio_aux.settle()  # A hook that runs meanwhile would fail; Juju would try it again.
     unit.process.restart()
     lab.until(
         lambda: unit.service_pid("istio-aux") not in (None, workload),

@@ -23,6 +23,7 @@ from istio_aux.model.annotations import (
     NATIVE_SIDECAR,
     NOT_NATIVE,
     PROXY_CONFIG,
+    REDIRECTION,
     STARTED_WITH,
     TEMPLATES,
 )
@@ -229,7 +230,7 @@ def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
     selected = {"both": ENABLED | ambient, "alone": ambient}
     _, noted = preflight.namespaces("a=b", selected, mesh(Liveness.LIVE))
     assert coded([noted]) == ["note IA0315"]
-    assert noted.what.startswith("in an ambient mesh, ")
+    assert noted.what.startswith("labelled for an ambient mesh: ")
     assert noted.what.endswith(": alone")
 
 
@@ -465,9 +466,11 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
          YES, Capability.NATIVE, "not native: the payload ends the proxy itself"),
         (job({"main": RUNNING, "istio-proxy": RUNNING}, **OFTEN), YES, Capability.UNASKED, None),
         (job({"main": RUNNING}), NO, Capability.NATIVE, None),
+        (job({"main": RUNNING}, annotations={REDIRECTION: "enabled"}),
+         Expectation(expected=True, reason="a label", ambient=True), Capability.NATIVE, None),
     ],
     ids=["finished", "unmeshed", "native", "held", "native already", "held for its payload",
-         "held for a reason", "native unasked", "outside of the mesh"],
+         "held for a reason", "native unasked", "outside of the mesh", "ambient"],
 )  # fmt: skip
 @pytest.mark.parametrize("status", [True, False], ids=["injected", "no status"])
 def test_each_pod_that_is_there_is_told_what_would_change(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -348,10 +348,10 @@ async def _pods(
     ]
 
 
-async def _validating(client: Client, nodes: Iterable[str]) -> Iterable[preflight.CheckResult]:
+async def _validating(client: Client, nodes: Collection[str]) -> Iterable[preflight.CheckResult]:
     """Judge whether Istio's CNI sets up the pods that wait for it on these nodes."""
     agents, _ = await read_agents(client)
-    harm = "new pods with a sidecar fail there in istio-validation"
+    harm = "new pods with a sidecar may fail there in istio-validation"
     return preflight.node_agents({"istio-cni": agents["istio-cni"]}, nodes, harm)
 
 

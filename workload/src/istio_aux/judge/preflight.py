@@ -7,7 +7,7 @@ judged as ok.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -385,7 +385,7 @@ def namespaces(
         else:
             others.append(name)
     if ambient:
-        what = "in an ambient mesh, where only pods that ask for a sidecar have one to wait for"
+        what = "labelled for an ambient mesh: only pods that ask for a sidecar have one to wait for"
         yield _note(check, Code.AMBIENT, f"{what}: {listed(ambient, most=NAMED)}")
     what = "selected, but Istio injects no pod there by itself"
     for name, why in asking[:NAMED]:
@@ -412,7 +412,7 @@ def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
 
 
 def node_agents(
-    agents: Mapping[str, Sequence[Agent]], nodes: Iterable[str], harm: str
+    agents: Mapping[str, Sequence[Agent]], nodes: Collection[str], harm: str
 ) -> Iterator[CheckResult]:
     """Judge whether the pods of these DaemonSets are ready on each node; else there is ``harm``."""
     lacking = dict[str, list[str]]()
@@ -427,7 +427,9 @@ def node_agents(
             "look at its pods there",
             command("kubectl get pods -A -l {} -o wide", AGENTS[name]),
         )
-    if not lacking:
+    if not nodes:
+        yield unknown("nodes", "there is no node")
+    elif not lacking:
         yield _ok("nodes", f"ready on each node: {' and '.join(agents)}")
 
 
@@ -490,7 +492,7 @@ def change(
     match meshed:
         case repair.ReportUnmeshed(unmeshed=True):
             return "are outside their mesh, which race-policy decides about"
-        case _ if not expectation.expected:
+        case _ if expectation.ambient or not expectation.expected:
             return None
         case _:
             planned = plan(before_injection(pod), how, excluded=lambda _: "")
