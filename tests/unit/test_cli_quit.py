@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 from aiohttp import web
+from istio_aux.model.sidecars import REMEDY
 from unit.apiserver import ApiServer, proxy_quits
 from unit.rules.pods import RUNNING, State, exited
 from unit.screens import Shown, put_pod
@@ -208,11 +209,13 @@ async def test_what_an_ignored_container_keeps_is_freed_of_its_proxy_only_by_nam
     ignoring = ("--sidecars", "logger=ignore", "-o", "json")
     async with cluster:
         await cluster.pod("held", others={"logger": RUNNING})
-        for named in ([], ["held"]):
+        for named, outcome in ([], "kept"), (["held"], "would-cut-off"):
             shown = await cluster.quits("-n", "training", *named, *ignoring)
             reason = json.loads(shown.out)["reason"]
-            assert (outcomes(shown), shown.status) == ({"held": "kept"}, 0)
+            assert (outcomes(shown), shown.status) == ({"held": outcome}, 0)
             assert reason.startswith("istio-proxy would exit, and logger would keep the pod")
+            assert ("only done to a pod that is named" in reason) is not bool(named)
+            assert REMEDY in reason
         by_namespace = await cluster.quits("-n", "training", "--yes", *ignoring)
         assert (outcomes(by_namespace), cluster.told) == ({"held": "kept"}, set())
         by_name = await cluster.quits("-n", "training", "held", "--yes", *ignoring)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from istio_aux.model.findings import GROUPS, Code, ignored, parse
+from istio_aux.model.sidecars import REMEDY
 
 ROOT = Path(__file__).parents[2]
 # Every code that there ever was, with its name: a line is added, and none is changed or removed.
@@ -47,6 +48,31 @@ def test_each_alert_leads_to_its_section() -> None:
     pages = {str(code): code.page for code in Code}
     assert [r["alert"] for r in ALERTS
             if r["annotations"]["runbook_url"] != pages[r["labels"]["code"]]] == []  # fmt: skip
+
+
+def test_what_helps_a_pod_that_a_container_keeps_is_one_text() -> None:
+    """`NAME=ignore` ends the proxy alone: no page, alert or help may tell people to say that."""
+    (alert,) = (rule for rule in ALERTS if rule["alert"] == "IstioAuxPodsBlocked")
+    page = (ROOT / "docs/findings/pods.md").read_text()
+    chart = " ".join((ROOT / "chart/files/alerts.yaml").read_text().split())
+    assert REMEDY in alert["annotations"]["description"]
+    assert REMEDY in chart
+    assert REMEDY in re.sub(r"\[|\]\(\S+\)", "", page)
+    said = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs", "examples", "src", "chart", "workload/src")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".md", ".py", ".rules", ".yaml"}
+        and re.search(r"=ignore\b", path.read_text())
+    }
+    assert said == {
+        "docs/findings/pods.md",  # GCS FUSE's mounter, which ends after all others.
+        "docs/reference/annotations.md",
+        "docs/reference/sidecars.md",
+        "workload/src/istio_aux/model/pod_settings.py",
+        "workload/src/istio_aux/model/sidecars.py",
+        "workload/src/istio_aux/quit/pairs.py",
+    }
 
 
 def test_codes_are_given_by_a_list_and_an_unknown_one_is_refused() -> None:

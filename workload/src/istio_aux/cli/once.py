@@ -31,6 +31,7 @@ from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
 from istio_aux.model.resources import Requests, held
+from istio_aux.model.sidecars import REMEDY
 from istio_aux.model.text import listed
 from istio_aux.quit.attempt import End, QuitOutcome, QuitScope
 from istio_aux.quit.controller import QuitController
@@ -46,10 +47,7 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, MeshWatch, Watches
 
 _GONE = "it ended without a quit"
-_HELP = (
-    "NAME=PORT/PATH in --sidecars ends a container that listens for such a request; "
-    "in new pods, the annotation istio-aux.io/sidecars: NAME=native"
-)
+_HELP = f"NAME=PORT/PATH in --sidecars ends one that listens for such a request; else {REMEDY}"
 DELETE_JOB = f"where the pod of a Job has no sidecar, {PodController('Job').again}"
 GRANTED = 5.0  # Seconds to wait for a right: RBAC takes effect a moment after a role changes.
 _POLL = 0.1  # Seconds between two checks of that right.
@@ -137,9 +135,11 @@ class _FreeRun:
             outcome, reason, requests = "ended", f"it had ended before: {phase}", Requests()
         elif due and running:
             if facts.outlasting and (self._request.dry_run or not named):
+                outcome = "would-cut-off" if named else "kept"
+                only = "" if named else ": only done to a pod that is named"
                 reason = (
                     f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
-                    f"without network: only done to a pod that is named; {_HELP}"
+                    f"without network{only}; {_HELP}"
                 )
             else:
                 outcome = "would-free" if self._request.dry_run else "stuck"

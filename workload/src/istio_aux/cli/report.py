@@ -51,7 +51,15 @@ class PodOutcome(Found, frozen=True, kw_only=True, omit_defaults=False):
     """One line of `quit` or `restart-unmeshed`: what became of a pod, or would."""
 
     outcome: Literal[
-        "freed", "would-free", "stuck", "kept", "gone", "ended", "restarted", "would-restart"
+        "freed",
+        "would-free",
+        "would-cut-off",
+        "stuck",
+        "kept",
+        "gone",
+        "ended",
+        "restarted",
+        "would-restart",
     ]  # `--help` says what they mean.
     seconds: float | None = None  # From the payload's end to the proxy's, of a freed pod.
 
@@ -317,9 +325,9 @@ def quits_text(
     done = "would-free" if dry_run else "freed"
     back = str(total(v.requests for v in verdicts if v.requests and v.outcome == done))
     first = _counts(outcomes, done, zeros=True) + (f" ({back})" if back else "")
-    others = _counts(outcomes, "stuck", "kept", "gone", "ended")
+    others = _counts(outcomes, "would-cut-off", "stuck", "kept", "gone", "ended")
     summary = [", ".join(filter(None, (first, others)))]
-    if dry_run and done in outcomes:
+    if dry_run and not {done, "would-cut-off"}.isdisjoint(outcomes):
         summary.append("nothing is changed yet: add --yes")
     return _sections(
         _table(terminal, _QUITS, by_owner(verdicts, "outcome")),

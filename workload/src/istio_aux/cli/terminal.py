@@ -36,7 +36,7 @@ COLOURS = {
     for style, words in {
         Style.GOOD: "quit ok yes freed would-free gone ended restarted would-restart",
         Style.ODD: "wait blocked unstarted kept note no",
-        Style.BAD: "report stuck problem",
+        Style.BAD: "report stuck problem would-cut-off",
         Style.LOST: "unknown lost unmeshed failed",
         Style.FAINT: "ignore sidecar ignored init",
     }.items()

@@ -8,7 +8,7 @@ examples:
   istio-aux explain -n training tfjob/mnist
   istio-aux explain training/mnist-worker-0 training/mnist-worker-1
   istio-aux explain -n training -l app=mnist
-  istio-aux explain -f tfjob.yaml --sidecars cloud-sql-proxy=ignore
+  istio-aux explain -f tfjob.yaml --sidecars cloud-sql-proxy=quit
   kubectl get pods -A -o json | istio-aux explain -f -
   istio-aux explain -A -o json | jq -r 'select(.action == "wait").reason'
 
@@ -128,6 +128,8 @@ examples:
 Does once what `serve` does all the time, with your own rights, in any
 namespace. A pod that still works is left alone. Outcomes:
   would-free  without --yes: its proxy would be told to exit
+  would-cut-off
+              the same, and another container would keep the pod without network
   freed       its proxy has exited, and the pod has ended
   stuck       the pod is still there; the reason says why
   kept        the pod was left alone, or is kept without its proxy by another

@@ -18,6 +18,13 @@ from istio_aux.model.known_sidecars import KNOWN, Known
 from istio_aux.model.pod import PROXY, Container
 from istio_aux.model.text import UNDECODABLE, quoted
 
+REMEDY = (
+    "end that container or delete the Job; in the next one, say NAME=native or NAME=PORT/PATH in"
+    " istio-aux.io/sidecars"
+)
+"""What helps a pod that another container keeps after its payload. `NAME=ignore` does not: it ends
+only the proxy, and the container keeps the pod without network."""
+
 
 class How(StrEnum):
     """What is done about a sidecar."""

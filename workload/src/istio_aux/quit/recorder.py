@@ -10,11 +10,11 @@ from typing import Literal
 from prometheus_client import Gauge
 
 from istio_aux.kube.events import Events
-from istio_aux.model.annotations import SIDECARS
 from istio_aux.model.findings import Code
 from istio_aux.model.names import EventReason
 from istio_aux.model.pod import PROXY
 from istio_aux.model.resources import Requests
+from istio_aux.model.sidecars import REMEDY
 from istio_aux.quit.attempt import STUCK_AFTER, End, PodState, QuitOutcome, Task
 from istio_aux.quit.rules import ENDED_EARLY, FINISHED, Blocker, Way
 from istio_aux.telemetry import Recorder, Telemetry
@@ -187,9 +187,7 @@ class QuitRecorder(Recorder):
                 elif decision.action == "wait" and Blocker(PROXY) not in decision.blocked_by:
                     note = f"{PROXY} is kept by {by}: {end.reason}"
                     if not (decision.blocked_by[0].kind or decision.fix):
-                        note += (
-                            f"; with NAME=ignore in annotation {SIDECARS}, NAME does not keep it"
-                        )
+                        note += f"; {REMEDY}"
                     told = "Normal", "ProxyQuitBlocked", note
                 else:
                     told = "Normal", "PodHeld", f"the pod is kept by {by}: {end.reason}"
