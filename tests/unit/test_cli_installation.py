@@ -11,6 +11,7 @@ import pytest
 from istio_aux.judge.installation import installations
 from istio_aux.kube.actions import CONFIGURATIONS
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS, START_WEBHOOK
+from istio_aux.model.sidecars import REMEDY
 from istio_aux.model.webhooks import Configuration
 from unit.rules.pods import RUNNING, exited, job
 from unit.screens import Ask, Shown, install, objects, put_pod
@@ -198,3 +199,26 @@ async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(ask: Ask) -
         assert (each.status, each.err.count("\n")) == (1, 1)
         assert each.err.startswith(line)
         assert [pod["action"] for pod in objects(each)] == ["unknown"]
+
+
+async def test_a_blocked_pod_is_freed_by_its_job_s_end_and_by_no_label_of_its_namespace(
+    ask: Ask,
+) -> None:
+    """The label frees the stuck one beside it."""
+    async with Istio() as api:
+        await install(api, {"namespace-selectors": "team=a"})
+        api.put("namespaces", {"metadata": {"name": "team", "labels": {}}})
+        both = {"main": exited(0), "istio-proxy": RUNNING}
+        for name, states in (("a", both), ("b", {**both, "logger": RUNNING})):
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": f"job-{name}", "uid": name}
+            about = {"ownerReferences": [{**owner, "controller": True}]}
+            await put_pod(api, name, states, namespace="team", about=about)
+        told = {each["name"]: each for each in objects(await ask(api, "audit", "-o", "json"))}
+        shown = await ask(api, "explain", "-n", "team", "a", "b", "-o", "json")
+    asked = {each["name"]: each for each in objects(shown)}
+    label = "kubectl label namespace team team=a"
+    for answers in (told, asked):
+        assert (answers["a"]["change"], answers["b"].get("change", "")) == (label, "")
+    assert asked["a"]["free"] == FREE.format("a")
+    assert asked["b"]["free"] == "kubectl delete job job-b -n team"
+    assert REMEDY in asked["b"]["reason"]

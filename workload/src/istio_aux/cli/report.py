@@ -21,13 +21,14 @@ from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installations, Judgement
-from istio_aux.judge.pods import about, judge
+from istio_aux.judge.pods import about, judge, selects
 from istio_aux.model.answers import MOST, Holder, group
 from istio_aux.model.documents import run_now
 from istio_aux.model.findings import Code, Remark, ignored
 from istio_aux.model.found import HELD, Found, State
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.resources import Requests, total
+from istio_aux.model.sidecars import REMEDY
 from istio_aux.model.text import NO_COMMAND, listed, printable, printable_json
 from istio_aux.quit.rules import Wait
 from istio_aux.repair.rules import (
@@ -108,6 +109,10 @@ def explain(
     restart = NO_COMMAND
     if meshed:
         reason, restart = sentences.outside(pod, meshed[0], reason)
+    free = first.free if first else NO_COMMAND
+    if first and first.code == Code.KEPT and not first.fix:
+        reason += f"; if {listed(first.by)} does no work of yours, {REMEDY}"
+        free = sentences.delete(pod)
     if first and first.state == "failed":
         reason = "; ".join(filter(None, (first.reason, first.fix)))
     told = [each for each in found if each.code not in ignore]
@@ -119,9 +124,9 @@ def explain(
         "reason": reason,
         "containers": judged.facts.table,
         "left_out": judged.left_out,
-        "change": judged.change,
+        "change": selects(first.state if first else "", judged),
         "restart": restart,
-        "free": first.free if first else NO_COMMAND,
+        "free": free,
     }
     return Explanation(
         **explained,

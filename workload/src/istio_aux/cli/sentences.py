@@ -55,6 +55,17 @@ def owner(reference: str, created: datetime | None) -> str:
     return f"{kind.lower()}/{name}" if name else ""
 
 
+def delete(pod: Pod) -> Command:
+    """The command that deletes the Job of a pod, or a pod without an owner; else none."""
+    about = pod.metadata
+    maker = owners.controller(about)
+    if maker is None:
+        return command("kubectl delete pod {} -n {}", about.name, about.namespace)
+    is_job = owners.controls(maker, about.name).is_job
+    what = maker.kind.lower(), maker.name, about.namespace
+    return command("kubectl delete {} {} -n {}", *what) if is_job else NO_COMMAND
+
+
 def outside(pod: Pod, meshed: RepairAction, reason: str) -> tuple[str, Command]:
     """Why a pod is or may be outside its mesh, else ``reason``; and the command to restart it."""
     if isinstance(meshed, NotKnown):

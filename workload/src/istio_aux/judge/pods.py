@@ -123,6 +123,14 @@ def free(namespace: str, what: str) -> Command:
     return command("istio-aux quit -n {} {} --yes", namespace, what)
 
 
+def selects(state: str, judged: Judgement) -> Command:
+    """The command that has an installation look after the pod, unless that frees nothing.
+
+    What keeps a pod beside its proxy keeps it then, too.
+    """
+    return NO_COMMAND if state in {"blocked", "unstarted", "lost"} else judged.change
+
+
 def mesh_again(pod: Pod, action: ReportUnmeshed) -> tuple[str, Command]:
     """How a pod that is not in its mesh gets there, and the command for that, if one can do it.
 
@@ -180,7 +188,7 @@ def _hanging(pod: Pod, about: Found, judged: Judgement) -> Found | None:
         fix=decision.fix,
         left_out=judged.left_out,
         free=free(about.namespace, about.name) if left_out and not by else NO_COMMAND,
-        change=judged.change,
+        change=selects(state, judged),
     )
 
 
