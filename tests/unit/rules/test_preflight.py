@@ -193,6 +193,8 @@ def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Live
         assert coded([first, *more]) == ["ok", "ok"]
         classic = preflight.injectors(mesh(state, Capability.CLASSIC), ISTIO)
         assert coded(classic) == ["ok", "note IA0406"]
+        wanted = preflight.injectors(mesh(state, Capability.CLASSIC), ISTIO, native=True)
+        assert coded(wanted) == ["ok", "problem IA0406"], "nothing goes native here"
     else:
         assert (coded([first]), more) == ([NOT_LIVE[state]], [])
         assert first.do
@@ -498,3 +500,13 @@ def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
     assert changed.what.endswith(" and 2 more")
     assert rest.what == "2 of 9 need no change"
     assert [found.what for found in preflight.pod_changes(0, {})] == ["there are none"]
+
+
+def test_where_istio_makes_no_native_sidecars_no_pod_is_said_to_go_native() -> None:
+    survey = Survey(
+        To.NATIVE, mesh(Liveness.LIVE, Capability.CLASSIC), {"training": ENABLED}, Limits()
+    )
+    survey.see(job({"main": RUNNING, "istio-proxy": RUNNING}, owner=("batch/v1", "Job")), kept=True)
+    assert [each.do for each in survey.results()] == [
+        "nothing: they stay so until Istio makes native ones"
+    ]

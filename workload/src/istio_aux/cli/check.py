@@ -116,7 +116,8 @@ async def _run_checks(
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
-            results += preflight.injectors(mesh, configurations)
+            native = request.to == To.NATIVE
+            results += preflight.injectors(mesh, configurations, native=native)
             results += await _tried("installation", _unready(client, configurations))
         if request.to:
             results += await _tried(

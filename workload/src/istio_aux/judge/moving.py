@@ -224,7 +224,10 @@ class Survey:
         """
         about, owner = pod.metadata, controller(pod.metadata)
         if pod.has_sidecar if self._to is To.AMBIENT else pod.has_proxy and pod.has_sidecar:
-            self._add(about.namespace, _SIDECARS[self._to], about.name)
+            found = _SIDECARS[self._to]
+            if self._to is To.NATIVE and not self._mesh.native.capability.can:
+                found = found._replace(do="nothing: they stay so until Istio makes native ones")
+            self._add(about.namespace, found, about.name)
         if owner is None or (group(owner), owner.kind) not in WORKLOADS:
             self.template(
                 before_injection(pod),

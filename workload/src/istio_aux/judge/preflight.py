@@ -314,8 +314,13 @@ _AWAY = {
 def injectors(
     mesh: ControlPlanes,
     configurations: Mapping[str, Configuration],
+    *,
+    native: bool = False,
 ) -> Iterator[CheckResult]:
-    """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
+    """Judge Istio's injectors: whether they are live, and whether sidecars can be native.
+
+    ``native``: whether the cluster is to go native.
+    """
     for injector in mesh.injectors:
         name = injector.configuration or "Istio"
         configuration = configurations.get(injector.configuration)
@@ -327,8 +332,12 @@ def injectors(
         if injector.live:
             yield _ok("injector", f"{name} is live{policy}")
             check, how = "native sidecars", f"{name}: {injector.native_why or 'not checked'}"
-            do = "nothing: pods are held instead; native ones need Istio 1.24"
-            yield _ok(check, how) if injector.native.can else _note(check, Code.NOT_NATIVE, how, do)
+            do = "nothing: pods are held instead"
+            if native:
+                do = "see istiod's ENABLE_NATIVE_SIDECARS and template; before Istio 1.24, upgrade"
+            result = Verdict.PROBLEM if native else Verdict.NOTE
+            bad = CheckResult(check, result, how, do, Code.NOT_NATIVE)
+            yield _ok(check, how) if injector.native.can else bad
             continue
         code, do = _NOT_LIVE[injector.state]
         what = f"{name} is not live: {injector.why}{policy}."
