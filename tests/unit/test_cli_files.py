@@ -383,7 +383,8 @@ def test_explain_tells_a_person_in_a_terminal(
     assert (
         shown.out
         == """\
-training/job-x7k2p  STUCK  the program finished (exit 0); istio-proxy still runs
+training/job-x7k2p  STUCK  the program finished (exit 0); istio-proxy still runs, since 2026-11-21
+                           08:16Z
   istio-aux: quit
   IA0101  the proxy runs on after its payload:
           https://github.example/istio-aux/istio-aux/blob/main/docs/findings/pods.md#ia0101

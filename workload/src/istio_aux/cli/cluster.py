@@ -149,7 +149,6 @@ async def explain(
             notes=notes,
             meshed=meshed,
             held=held if waits and waits.gpus else "",
-            now=now.date,
         )
     report.complain(*told, *unknowns(found, gaps, request.ignore, said=[found.gap]))
     if each is None:

@@ -90,19 +90,18 @@ def explain(
     notes: Sequence[Remark] = (),
     meshed: tuple[RepairAction, Expectation] | None = None,
     held: str = "",
-    now: datetime | None = None,
     ignore: Collection[str] = (),
 ) -> Explanation:
     """Explain a pod that was judged; ``notes`` are more findings, shown with its start.
 
     ``start`` says how the future pod of a template starts, ``meshed`` is the result of
-    `judge.pods.outside`, and ``held`` says who holds the GPUs for which the pod waits. Without
-    ``now`` there are no ages. Findings with codes to ``ignore`` are left out.
+    `judge.pods.outside`, and ``held`` says who holds the GPUs for which the pod waits. Findings
+    with codes to ``ignore`` are left out.
     """
     decision = judged.decision
     found = judge(pod, judged, meshed, notes)
     first = found[0] if found and found[0].state else None
-    reason = sentences.cause(judged.facts, decision, judged.reason, now) + held
+    reason = sentences.cause(judged.facts, decision, judged.reason) + held
     waits = start and isinstance(decision, Wait) and not decision.blocked_by
     if waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
@@ -110,7 +109,7 @@ def explain(
     if meshed:
         reason, restart = sentences.outside(pod, meshed[0], reason)
     free = first.free if first else NO_COMMAND
-    if first and first.code == Code.KEPT and not first.fix:
+    if first and first.code == str(Code.KEPT) and not first.fix:
         reason += f"; if {listed(first.by)} does no work of yours, {REMEDY}"
         free = sentences.delete(pod)
     if first and first.state == "failed":
@@ -167,9 +166,10 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         lines += [""] if lines else []
         key = "/".join(filter(None, (each.namespace, each.name))) or "(unnamed)"
         word = each.state or each.verdict or each.action
+        since = f", since {minute(each.since)}" if each.state == "stuck" and each.since else ""
         lines += terminal.table(
             "",
-            [(Cell(key, Style.HEADING), Cell(word.upper(), COLOURS[word]), each.reason)],
+            [(Cell(key, Style.HEADING), Cell(word.upper(), COLOURS[word]), each.reason + since)],
         )
         for title in ("free", "restart"):
             if command := getattr(each, title):

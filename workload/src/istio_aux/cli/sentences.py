@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from istio_aux.cli.terminal import Cell, Style, Terminal, age
+from istio_aux.cli.terminal import Cell, Style, Terminal
 from istio_aux.judge.pods import mesh_again
 from istio_aux.model import owners
 from istio_aux.model.answers import MOST
@@ -23,25 +23,17 @@ from istio_aux.quit.rules import FINISHED, Action, Quit
 from istio_aux.repair.rules import NotKnown, RepairAction, ReportUnmeshed
 
 
-def cause(facts: PodFacts, decision: Action, reason: str, now: datetime | None) -> str:
-    """The ``reason``; for a finished payload also when it ended, and with which exit code.
-
-    Without ``now`` the time is left out.
-    """
+def cause(facts: PodFacts, decision: Action, reason: str) -> str:
+    """The ``reason``; for a finished payload also with which exit code it ended."""
     if why := facts.pod.unschedulable:
         return why
     if not (isinstance(decision, Quit) and reason.startswith(FINISHED)):
         return reason
     names = facts.finished_payload
-    ended = facts.payload_ended
     programs = "the program" if len(names) == 1 else f"all {len(names)} programs"
     codes = sorted({facts.exits[name].exit_code for name in names if name in facts.exits})
     how = f" (exit {', '.join(map(str, codes))})" if codes else ""
-    when = ""
-    if ended and now:
-        text = age(ended, now)
-        when = f" {text[:-1]} {text[-1]} ago"
-    return f"{programs} finished{when}{how}; {decision.target} still runs{reason[len(FINISHED) :]}"
+    return f"{programs} finished{how}; {decision.target} still runs{reason[len(FINISHED) :]}"
 
 
 def owner(reference: str, created: datetime | None) -> str:
