@@ -79,10 +79,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs leaves, in PEM. Its fields are those of the Juju secret that holds it."""
+    """What signs leaves, in PEM. Its fields are those of the Juju secret that holds it.
+
+    ValueError: one of them cannot be read.
+    """
 
     certificate: str
     key: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        x509.load_pem_x509_certificate(self.certificate.encode())
+        load_pem_private_key(self.key.encode(), None)
 
 
 @dataclass(frozen=True)
@@ -204,6 +211,15 @@ def life_left(certificate: str, now: datetime) -> float:
     )
 
 
+def _time(text: str) -> datetime | None:
+    """Read a time that another revision may have noted; None if it is none, or has no zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
 class OwnAuthority:
     """The application's own authority, which the leader keeps in a Juju secret.
 
@@ -214,8 +230,7 @@ class OwnAuthority:
     def __init__(self, model: ops.Model) -> None:
         self._model = model
         known = noted(model, model.app)
-        since = known.get(_LOST_SINCE)
-        self._lost_since = datetime.fromisoformat(since) if since else None
+        self._lost_since = _time(known.get(_LOST_SINCE, ""))
         self._lost = False  # Juju says that the secret has no content: for a while, or for good.
         self.secret_id = known.get(_SECRET_ID, "")  # Empty while the leader has not made one.
         self.present: Authority | None = None  # At the event's start; None: unreadable.
@@ -227,11 +242,11 @@ class OwnAuthority:
             # All units learn of a new authority at once.
             content = model.get_secret(id=self.secret_id).get_content(refresh=True)
             self.present = Authority(**content)
-        except (ops.ModelError, TypeError) as error:
+        except (ops.ModelError, TypeError, ValueError) as error:
             # For a secret that is not found, only the cause of the error has Juju's message.
             said = getattr(error.__cause__, "stderr", "") or str(error) or type(error).__name__
             why = one_line(said, 100)
-            missing = isinstance(error, (ops.SecretNotFoundError, TypeError))
+            missing = isinstance(error, (ops.SecretNotFoundError, TypeError, ValueError))
             self._lost = missing and not _NO_BACKEND.search(why)
             do = f"if that lasts: juju run {model.app.name}/leader replace-authority"
             if self._lost and self._lost_since:

@@ -119,7 +119,9 @@ class Found(msgspec.Struct, frozen=True, rename="camel"):
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
     """Return a client with the charm's own credentials; `patience` is its timeout in seconds."""
     timeout = httpx2.Timeout(patience)
-    return Client(config=KubeConfig.from_env(), transport=transport, timeout=timeout)
+    # The model's proxy is for what lies outside of the cluster.
+    config = KubeConfig.from_env()
+    return Client(config=config, transport=transport, timeout=timeout, trust_env=False)
 
 
 def namespace() -> str:

@@ -101,8 +101,9 @@ def observe(
     namespace = cluster.namespace()
     try:
         options = charm.load_config(Config, model=namespace)
-    except ValueError as error:
-        invalid = str(error)
+    except (ValueError, TypeError) as error:
+        lacks = charm.meta.config.keys() - charm.config.keys()
+        invalid = f"Juju gives no {', '.join(sorted(lacks))}" if lacks else str(error)
         defaults = {name: option.default for name, option in charm.meta.config.items()}
         kept = noted(charm.model, charm.app).get(_LAST_GOOD, "")
         options = config.recall(kept, defaults, namespace)

@@ -196,3 +196,28 @@ def test_only_the_leader_makes_another_authority_of_one_that_there_is(
     peers = {testing.PeerRelation("peers")}
     unit.state = dataclasses.replace(state, secrets=set(), relations=peers)
     assert failure(replace_authority, unit) == "there is no certificate authority yet"
+
+
+@pytest.mark.parametrize("since", ["yesterday", "2026-11-21T08:00:00", ""])
+def test_a_time_that_another_revision_has_noted_counts_as_none(since: str, unit: Unit) -> None:
+    (peers,) = unit.state.get_relations("peers")
+    known = {**peers.local_app_data, "authority-lost-since": since}
+    changed = dataclasses.replace(peers, local_app_data=known)
+
+    status = unit.run(relations={changed})
+
+    assert isinstance(status, testing.ActiveStatus)
+
+
+def test_an_authority_that_cannot_be_read_is_a_lost_one(unit: Unit) -> None:
+    (secret,) = unit.state.secrets
+    bad = {**secret.tracked_content, "certificate": "no PEM"}
+    broken = dataclasses.replace(secret, tracked_content=bad, latest_content=bad)
+
+    status = unit.run(secrets={broken})
+
+    assert isinstance(status, testing.WaitingStatus)
+    assert "certificate authority cannot be read" in status.message
+    lost_for(unit, 61)
+    unit.run()
+    assert noted(unit)["authority-secret-id"] != secret.id

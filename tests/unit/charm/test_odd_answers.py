@@ -5,13 +5,19 @@ Such answers come while a load balancer, a proxy or the API server itself starts
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from lightkube.resources.core_v1 import Namespace
 from ops import testing
+from unit.apiserver import kubeconfig
+
+import cluster
 
 from .conftest import Unit
 from .test_reconcile import PATH
@@ -79,3 +85,21 @@ def test_an_odd_answer_is_waited_for_and_fails_no_hook(request_: str, unit: Unit
     for _ in range(3):
         unit.run()
     assert isinstance(unit.state.unit_status, testing.ActiveStatus)
+
+
+def test_the_proxy_of_the_model_is_not_asked_for_the_api_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Juju sets it in the hook's environment, and it may not know the cluster."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("", 0)) as free:
+        closed = free.getsockname()[1]
+        free.close()
+        server = {"server": f"https://127.0.0.1:{closed}"}
+        kubeconfig(tmp_path, cluster=server, user={"token": "charm"}, context={})
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        proxy.setblocking(False)
+        with cluster.connect() as client, pytest.raises(httpx2.ConnectError):
+            client.get(Namespace, "default")
+        with pytest.raises(BlockingIOError):
+            proxy.accept()

@@ -223,3 +223,19 @@ def test_an_action_of_a_workload_without_settings_says_where_to_look(unit: Unit)
     said = failure(explain, unit, stdout="well")
 
     assert said == "the workload has no settings yet: `juju status` says what it waits for"
+
+
+def test_an_option_that_juju_does_not_give_is_named_and_the_last_good_ones_run(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Juju may have the options of another revision for a while."""
+    given = mocking._MockModelBackend.config_get
+
+    def without(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in given(self).items() if name != "quit-grace"}
+
+    monkeypatch.setattr(mocking._MockModelBackend, "config_get", without)
+
+    assert unit.run() == testing.BlockedStatus(
+        "Juju gives no quit-grace; the last good configuration runs"
+    )
