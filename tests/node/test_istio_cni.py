@@ -6,18 +6,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import lab
 import lab.cni
+import lab.istio
 import pytest
 from lab import images, node_config, upstream
 from lab.cni import DATAPLANE, REDIRECTION
 from lab.fixtures import make_namespace, running, vacate
 from lab.served import metric, program
-from lab.workload import Workload
+from lab.workload import Workload, ask
+from lab.workloads import Workload as Batch
+from lab.workloads import container, job, template
 from lightkube import Client
 from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 
 AMBIENT = {DATAPLANE: "ambient"}
@@ -266,3 +271,46 @@ def test_no_pod_that_is_captured_is_named_or_evicted(
     codes = {code for _, _, code in play.watched.named}
     assert codes <= ({"IA0126"} if scene is ztunnel_refuses else set[str]()), named
     assert restarted == 0
+
+
+@pytest.fixture
+def before_the_agent(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
+    """A node whose pods wait for an agent that is not there yet."""
+    for made in running(request, "node"):
+        made.load(images.busybox())
+        lab.istio.install(made, cni=True)
+        yield made
+
+
+@pytest.mark.nightly("twins --cni; unit/test_cli_failed.py")
+@pytest.mark.parametrize("deletes", [False, True], ids=["repairPods", "deletePods"])
+def test_a_pod_from_before_the_agent_is_named_and_the_agents_repair_and_ours_do_not_fight(
+    before_the_agent: lab.Cluster, tmp_path: Path, *, deletes: bool
+) -> None:
+    """istio#40303, istio#52073: `istio-validation` ends with 126, with Never the pod has failed."""
+    cluster = before_the_agent
+    with cluster.client() as client, program(
+        cluster, tmp_path, "early", {"lease": "early/early", "race-policy": "restart"}, publish=True
+    ) as serve:  # fmt: skip
+        make_namespace(client, "jobs", {"istio-injection": "enabled"})
+        serve.select("jobs")
+        for name, policy in (("never", "Never"), ("often", "OnFailure")):
+            made = Batch(name, job(template(container("true"), restart=policy), backoffLimit=6))
+            client.create(made.in_namespace("jobs"))
+        lab.until(
+            lambda: "IA0120" in ask(cluster.kubeconfig, "audit", "--config", serve.config).stdout,
+            timeout=CAPTURED,
+            what="the pod that failed to be named",
+        )
+        shown = ask(cluster.kubeconfig, "check", "--config", serve.config).stdout
+        assert "may fail there in istio-validation" in shown
+        repair = {"deletePods": deletes, "repairPods": not deletes}
+        lab.cni.install(cluster, ambient=False, repair=repair)
+
+        def complete() -> bool:
+            found = client.list(Job, namespace="jobs")
+            return all(bool(each.status and each.status.succeeded) for each in found)
+
+        lab.until(complete, timeout=200, what="both Jobs to complete")
+        assert metric(serve, 'istio_aux_sidecar_restarts_total{outcome="evicted"}') == 0
+        vacate(client, "jobs")
