@@ -254,6 +254,8 @@ def test_a_manifest_is_bounded_as_a_review_is(answer: Answer) -> None:
         (["check", "--ignore", "IA0101,IA9999"], '--ignore: "IA9999": expected codes of findings'),
         (["audit", "--namespace-selectors", "a in"], '"a in": expected KEY'),
         (["dance"], "invalid choice: 'dance'"),
+        (["qiut"], 'there is no command "qiut": did you mean quit?'),
+        (["--dance"], "unrecognized arguments: --dance"),
         (["audit", "--dance"], "istio-aux audit: error: unrecognized arguments: --dance"),
         (["audit", "--dance"], "usage: istio-aux audit [-h]"),
     ],
@@ -266,6 +268,17 @@ def test_bad_arguments_end_with_status_2(
         main(argv)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_options_may_stand_before_the_command_and_without_one_there_is_help(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As kubectl takes them. A namespace may have the name of a command."""
+    assert main([]) == 0
+    assert "restart-unmeshed" in capsys.readouterr().out
+    for before in (["-n", "quit"], ["-A"]):
+        shown = run(*before, "--kubeconfig", "/none", "audit")
+        assert (shown.status, "/none" in shown.err) == (2, True), shown
 
 
 @pytest.fixture

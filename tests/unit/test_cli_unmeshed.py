@@ -191,7 +191,7 @@ async def test_explain_agrees_with_audit_and_both_say_how_a_pod_gets_its_sidecar
     assert {each["name"] for each in shown} >= {"night", "web"}
     [why] = (each["reason"] for each in explained if each["name"] == "night")
     assert why.endswith(f"; {found['night']['fix']}")
-    assert f"1 of these pods are outside their mesh: restart it:\n  {AGAIN}\n" in text.out
+    assert f"1 of these pods is outside the mesh: restart it:\n  {AGAIN}\n" in text.out
     assert unknown["reason"].endswith(
         "; if it should, delete the Job and apply it again, as `kubectl replace --force -f` does"
     )

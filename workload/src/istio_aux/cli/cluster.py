@@ -90,7 +90,8 @@ def run(
         report.complain(str(error))
         return BAD_CREDENTIALS if isinstance(error, AccessError) else FAILED
     except KubeError as error:
-        report.complain(f"{server}: {error}")
+        again = "the credentials are not accepted: log in again: " if error.code == 401 else ""
+        report.complain(f"{server}: {again}{error}")
         return FAILED
 
 

@@ -9,10 +9,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
@@ -22,7 +23,7 @@ from istio_aux.judge.installation import Installation, Judgement
 from istio_aux.model import applications, findings, selectors
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.model.text import one_line
+from istio_aux.model.text import one_line, quoted
 
 if TYPE_CHECKING:  # It brings the client, which files do not need.
     from istio_aux.cli.workloads import Answer, ClusterRequest
@@ -44,7 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete  # noqa: PLC0415 - no other call needs it
 
         argcomplete.autocomplete(parser())
-    args, unknown = parser().parse_known_args(argv)
+    root = parser()
+    args, unknown = root.parse_known_args(_command_first(sys.argv[1:] if argv is None else argv))
+    if "run" not in args:
+        if unknown:
+            root.error(f"unrecognized arguments: {' '.join(unknown)}")
+        root.print_help()
+        return 0
     if unknown:  # `parse_args` would show the usage of all commands, not of this one.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if "output" in args and "context" in args:
@@ -186,6 +193,31 @@ def _program() -> str:
     return "kubectl istio-aux" if Path(sys.argv[0]).name == "kubectl-istio_aux" else "istio-aux"
 
 
+def _command_first(argv: Sequence[str]) -> list[str]:
+    """Move options of a command that stand before it behind it: kubectl takes both."""
+    before, rest = list[str](), [*argv]
+    while rest and rest[0] in _BEFORE:
+        taken = _BEFORE[rest[0]]
+        before, rest = before + rest[:taken], rest[taken:]
+    return [*rest[:1], *before, *rest[1:]]
+
+
+_BEFORE = {"-n": 2, "--namespace": 2, "--context": 2, "--kubeconfig": 2, "-A": 1}
+"""Options that may stand before the command, and how many words each is."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names a command that is written alike; `suggest_on_error` does so from Python 3.14 on."""
+
+    def error(self, message: str) -> NoReturn:
+        if (found := _CHOICE.search(message)) and (near := get_close_matches(found[1], _COMMANDS)):
+            message = f"there is no command {quoted(found[1])}: did you mean {near[0]}?"
+        super().error(message)
+
+
+_CHOICE = re.compile("argument COMMAND: invalid choice: '(.*?)'")
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; in its result ``run`` is the function of the command."""
     layout = partial(
@@ -193,7 +225,7 @@ def parser() -> argparse.ArgumentParser:
         max_help_position=26,
         width=min(shutil.get_terminal_size().columns, _WIDEST),
     )
-    root = argparse.ArgumentParser(
+    root = _Parser(
         prog=_program(),
         formatter_class=layout,
         description="Lets Job-like pods run on Istio unchanged: payloads start after their proxy,\n"
@@ -205,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--debug", action="store_true", help="print the trace of a fault of istio-aux"
     )
-    add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
+    add = root.add_subparsers(title="commands", metavar="COMMAND").add_parser
     for name, (run, arguments, changes) in _COMMANDS.items():
         summary, epilog = TEXTS[name]
         command = add(

@@ -299,6 +299,7 @@ def restarts_text(
 ) -> str:
     """A table, and a summary with the ``installation`` whose settings count."""
     where = f"installation: {installation}; " if installation else ""
+    planned = any(each.outcome == "would-restart" for each in verdicts)
     counts = _counts(
         [each.outcome for each in verdicts],
         "would-restart" if dry_run else "restarted",
@@ -312,7 +313,7 @@ def restarts_text(
             [Row(it.namespace, it.name, it.outcome, it.reason, [it]) for it in verdicts],
         )
         or [f"no pod lacks its sidecar {among}"],
-        [where + counts],
+        [where + counts, *(["nothing is changed yet: add --yes"] if planned else [])],
     )
 
 

@@ -133,7 +133,7 @@ def unmeshed(findings: Sequence[Found], terminal: Terminal) -> list[str]:
     lines = list[str]()
     for (fix, restart), number in ways.most_common(MOST):
         lines += to_paste(
-            f"{number} of these pods are outside their mesh: {fix}",
+            f"{number} of these pods {'are' if number > 1 else 'is'} outside the mesh: {fix}",
             restart,
             terminal,
         )
