@@ -27,7 +27,7 @@ _LAST_GOOD: Final = "last-good-options"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The last four come from the cluster, for the leader."""
+    """The facts on which the charm decides. The last five come from the cluster, for the leader."""
 
     app: str
     model: str  # Its namespace: named as the model, or `controller-<name>` for a controller's.
@@ -43,6 +43,7 @@ class Inputs:
     ambient: bool = False  # An ambient mesh is related; its policies may refuse the API server.
     revisions: tuple[str, ...] = ()
     namespaces: tuple[Found, ...] = ()
+    shared: tuple[str, ...] = ()  # Namespaces that another installation selects, too.
     has_webhook: bool = False  # The MutatingWebhookConfiguration exists.
     dry_runs: bool = True  # ValidatingAdmissionPolicies can limit pod creation to dry runs.
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import time
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from istio_aux.model import selectors
 from istio_aux.model.annotations import DATAPLANE, INJECTION
-from istio_aux.model.names import WEBHOOK_PORT
+from istio_aux.model.names import SETTINGS, WEBHOOK_PORT
+from istio_aux.model.text import listed
 from istio_aux.model.webhooks import REVISION
 from lightkube import Client, operators
 from lightkube.models.meta_v1 import ObjectMeta
@@ -24,7 +27,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
 import manifests
-from cluster import Found, ReconcileError, attempt
+from cluster import UNREADABLE, Found, ReconcileError, attempt
 from inputs import Inputs
 from probe import Transport
 
@@ -36,6 +39,8 @@ INJECTED_BY: Final = "istio-aux.io/injection"
 
 # Seconds until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
 WEBHOOK_GONE: Final = 1.0
+
+_SHOWN: Final = 3  # Namespaces that the status names.
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +64,32 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
     labelled = {manifests.OWNER: operators.exists()}
     policies = cluster.owned(client, admission.ValidatingAdmissionPolicy, labelled, inputs.model)
     _refuse_others(inputs, [*webhooks, *(policies or ())])
+    others = [each for each in webhooks if each.name != ours]
     return dataclasses.replace(
         inputs,
         revisions=tuple(sorted(revisions)),
         has_webhook=any(each.name == ours for each in webhooks),
         dry_runs=policies is not None,
+        shared=tuple(_shared(inputs, others, namespaces)),
     )
+
+
+def _shared(inputs: Inputs, others: Iterable[Found], namespaces: Iterable[Found]) -> Iterator[str]:
+    """Yield which namespaces of ours another installation selects, too; as `check` judges."""
+    options = inputs.config.options if inputs.config else {}
+    for each in others:
+        try:
+            theirs = options | json.loads(each.annotations.get(SETTINGS, "null"))
+            both = [
+                selectors.parse_namespaces(str(of["namespace-selectors"]))
+                for of in (options, theirs)
+            ]
+        except UNREADABLE:
+            continue
+        names = [it.name for it in namespaces if all(one.matches(it.labels) for one in both)]
+        parted = len({options["pod-selector"], theirs["pod-selector"]} - {""}) > 1
+        if names and not parted:
+            yield f"{each.name} selects {listed(names, most=_SHOWN)}, too"
 
 
 def _refuse_others(inputs: Inputs, there: Iterable[Found]) -> None:

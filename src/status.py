@@ -161,6 +161,7 @@ def _facts(inputs: Inputs, status: ProcessStatus, notes: Notes) -> Iterator[str]
         max(status.selected_total, len(status.selected_namespaces)),
         inputs.config.namespace_selectors,
     )
+    yield _some(inputs.shared)
     # Why relations with Istio name no root namespace.
     yield from (plane.reason for plane in inputs.control_planes if not plane.root_namespace)
     yield (

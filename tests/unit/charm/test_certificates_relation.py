@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
+from charmlibs.interfaces import tls_certificates
 from charmlibs.interfaces.tls_certificates import CertificateSigningRequest, PrivateKey
 from lab import pki
 from lab.pki import Provider
@@ -267,3 +270,13 @@ def test_the_charm_has_each_handler_of_the_library_itself(unit: Unit) -> None:
         handlers = {method for observer, method, _, _ in observers if observer == path}
     assert handlers
     assert handlers <= vars(type(library)).keys()
+
+
+def test_the_handlers_that_the_charm_overrides_are_those_of_the_library() -> None:
+    """They are private: another minor version may have others, or a public way."""
+    version = importlib.metadata.version("charmlibs-interfaces-tls-certificates")
+    assert version.startswith("1.12."), "see whether it has a public way, then move the pin"
+    base = tls_certificates.TLSCertificatesRequiresV4
+    for name in ("_configure", "_on_relation_broken", "_on_secret_expired", "_on_secret_remove"):
+        theirs, ours = (getattr(kind, name) for kind in (base, certificates.Requirer))
+        assert len(signature(theirs).parameters) == len(signature(ours).parameters), name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any, NamedTuple
 
 import httpx2
 import pytest
+from istio_aux.model.names import SETTINGS
 from ops import pebble, testing
 
 import manifests
 import workload
 
 from .apiserver import ApiServer, endpoint, refusal
-from .conftest import Copies, Unit, active
+from .conftest import WELL, Copies, Unit, active
 
 WEBHOOK, AUTHENTICATION = "MutatingWebhookConfiguration", "PeerAuthentication"
 POLICIES = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
@@ -380,3 +382,42 @@ def test_two_applications_whose_names_join_to_the_same_have_objects_of_their_own
     ]
     assert len(named[0]) == len(named[1]) == 7
     assert named[0].isdisjoint(named[1])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"namespace-selectors": "team"}, "istio-aux-other.one selects team-a, too"),
+        ({}, "istio-aux-other.one selects team-a, team-b, too"),
+        ({"namespace-selectors": "team=c"}, ""),
+        ({"namespace-selectors": "a in"}, ""),
+        ({"pod-selector": "a"}, "istio-aux-other.one selects team-a, team-b, too"),
+        (None, ""),
+    ],
+)
+def test_a_second_installation_that_selects_the_same_namespaces_is_named(
+    theirs: Any, said: str, unit: Unit
+) -> None:
+    """Both would tell the same proxies to exit."""
+    selected = {"io.datastrophic/istio-aux": "enabled"}
+    for name, labels in (("team-a", {"team": "a"}), ("team-b", {})):
+        unit.api.add_namespace(name, **selected, **labels)
+    (path,) = (path for path in unit.api.objects if "mutatingwebhookconfigurations" in path)
+    about = {
+        "uid": "o",
+        "name": "istio-aux-other.one",
+        "annotations": {SETTINGS: json.dumps(theirs)},
+    }
+    unit.api.objects[f"{path.rpartition('/')[0]}/istio-aux-other.one"] = {
+        "kind": "MutatingWebhookConfiguration", "metadata": about
+    }  # fmt: skip
+    assert unit.run() == testing.ActiveStatus(
+        WELL.replace("; ", f"; {said}; ", 1) if said else WELL
+    )
+
+
+def test_a_quiet_event_of_the_leader_is_few_requests(unit: Unit) -> None:
+    unit.run()
+    unit.api.calls.clear()
+    unit.run()
+    assert len(unit.api.calls) <= 25
