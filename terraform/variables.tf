@@ -42,7 +42,7 @@ variable "revision" {
 variable "units" {
   description = "Number of units; every one of them serves the webhook"
   type        = number
-  default     = 1
+  default     = 2
 
   validation {
     condition     = var.units >= 0 && floor(var.units) == var.units

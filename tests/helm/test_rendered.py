@@ -155,7 +155,7 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
         *(
             # Otherwise it waits five minutes for an image that is nowhere.
             ({"image.repository": f"{example}/istio-aux"}, "load or push what `make image` writes")
-            for example in ("registry.example.com", "registry.example:5000", "example.org")
+            for example in ("registry.example.com", "registry.example:5000", "example.org", "")
         ),
         ({"injectNamespaces": ["kube-system"]}, "kube-system: expected a namespace that Istio"),
     ],

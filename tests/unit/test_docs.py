@@ -286,3 +286,8 @@ def shown_texts() -> list[str]:
 @pytest.mark.parametrize("said", sorted(templates()))
 def test_the_reference_has_every_text_of_a_status(said: str) -> None:
     assert [text for text in shown_texts() if re.search(said, text)], said
+
+
+def test_no_picture_needs_variables_of_css() -> None:
+    """Many viewers besides browsers know none, and draw in black."""
+    assert [each.name for each in pages.DOCS.rglob("*.svg") if "var(" in each.read_text()] == []
