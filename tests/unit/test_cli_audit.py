@@ -377,7 +377,10 @@ async def test_explain_reads_pods_of_the_cluster_by_name(ask: Ask, tmp_path: Pat
         names = ("two", "default/one", "--config", str(everywhere(tmp_path)))
         from_option = await ask(api, "explain", "-o", "json", *options, *names, columns=None)
     assert (from_default.status, from_option.status) == (1, 0)
-    assert 'default/none: 404 NotFound: pods "none" not found\n' in from_default.err
+    assert (
+        'default/none: 404 NotFound: pods "none" not found; did you mean "one"?\n'
+        in from_default.err
+    )
     assert answers(from_default) == [("one", "ignore"), ("two", "ignore")]
     assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from istio_aux.cli import main
+from istio_aux.cli.commands import parser
 from istio_aux.cli.terminal import Cell, Style, Terminal
 from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
@@ -254,6 +257,8 @@ def test_a_manifest_is_bounded_as_a_review_is(answer: Answer) -> None:
         (["check", "--ignore", "IA0101,IA9999"], '--ignore: "IA9999": expected codes of findings'),
         (["audit", "--namespace-selectors", "a in"], '"a in": expected KEY'),
         (["dance"], "invalid choice: 'dance'"),
+        (["quit", "--yes", "--dry-run"], "not allowed with argument --yes"),
+        (["quit", "--dry-run=none"], '"none": expected client or server'),
         (["qiut"], 'there is no command "qiut": did you mean quit?'),
         (["--dance"], "unrecognized arguments: --dance"),
         (["audit", "--dance"], "istio-aux audit: error: unrecognized arguments: --dance"),
@@ -302,6 +307,30 @@ def test_help_has_examples_and_fits_a_terminal_of_eighty_columns(shown, command:
     assert not command or "examples:\n  istio-aux " in text
     assert max(map(len, text.splitlines())) <= 80
     assert max(map(len, shown(command, "--help", columns=200).splitlines())) <= 100
+
+
+@pytest.mark.parametrize("command", [*filter(None, COMMANDS)])
+def test_the_examples_of_help_are_commands_that_the_program_takes(
+    shown, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("quit: dry-run")
+    examples = shown(command, "--help").partition("examples:\n")[2].partition("\n\n")[0]
+    lines = re.findall(r"istio-aux (.*?)(?: [|>]|\)|$)", examples, re.MULTILINE)
+    assert lines
+    for line in lines:
+        parser().parse_args(shlex.split(line))
+
+
+@pytest.mark.parametrize("command", ["quit", "restart-unmeshed"])
+@pytest.mark.parametrize(
+    ("asked", "changes"),
+    [("", False), ("--dry-run", False), ("--dry-run=client", False), ("--yes", True)],
+)
+def test_nothing_is_changed_unless_yes_is_said(command: str, asked: str, *, changes: bool) -> None:
+    """kubectl's users ask for the default by its name."""
+    request = parser().parse_args([command, *filter(None, [asked])])
+    assert request.dry_run is not changes
 
 
 def test_the_version_is_that_of_the_package(shown) -> None:

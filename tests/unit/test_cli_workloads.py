@@ -91,6 +91,7 @@ async def find(
     return names, problems
 
 
+NONE = "404 NotFound: tfjobs"
 NO_TYPE = (
     "is no type of this cluster either; types with pods: pod, replicaset, job, cronjob, tfjob, "
     "jobset, trainjob"
@@ -138,6 +139,12 @@ async def test_a_selector_chooses_pods_in_one_namespace_or_in_all() -> None:
     [
         ("tfjob/none", 'team: tfjob/none: 404 NotFound: tfjobs "none" not found'),
         ("none", 'team/none: 404 NotFound: pods "none" not found'),
+        (
+            "tfjob/mnits",
+            f'team: tfjob/mnits: {NONE} "mnits" not found; did you mean "tfjob/mnist"?',
+        ),
+        ("mnist", 'team/mnist: 404 NotFound: pods "mnist" not found; did you mean "tfjob/mnist"?'),
+        ("alon", 'team/alon: 404 NotFound: pods "alon" not found; did you mean "alone"?'),
         ("tfjobz/mnist", f'tfjobz/mnist: 404 NotFound: pods "mnist" not found; "tfjobz" {NO_TYPE}'),
         ("node/n1", "node/n1: a Node is in no namespace, so it owns no pods"),
         ("job/idle", "job/idle: no pods in namespace team"),
@@ -149,6 +156,19 @@ async def test_what_has_no_pods_is_a_line_that_says_why(target: str, problem: st
         await fill(api)
         await put(api, ("batch/v1", "Job", "idle"))
         assert await find(api, target) == ([], [problem])
+
+
+async def test_who_may_not_read_a_workload_is_told_of_one_with_a_similar_name() -> None:
+    """Not of the other types that may not be listed."""
+    async with ApiServer() as api:
+        await fill(api)
+        for path in ("jobs", "cronjobs", "tfjobs", "tfjobs/mnits", "jobsets"):
+            group = "kubeflow.org/v1" if "tfjob" in path else "batch/v1"
+            api.refuse(f"GET /apis/{group}/namespaces/team/{path}", 403)
+        (problem,) = (await find(api, "tfjob/mnits"))[1]
+    assert problem.startswith("tfjob/mnits: no pods in namespace team: this account may not get")
+    assert problem.endswith('; did you mean "tfjob/mnist"?')
+    assert "list" not in problem
 
 
 async def test_why_the_pods_of_a_job_were_refused_is_read_from_its_last_event() -> None:

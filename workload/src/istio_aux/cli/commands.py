@@ -248,10 +248,12 @@ def parser() -> argparse.ArgumentParser:
             epilog=_CALL.sub(_program(), epilog),
         )
         command.set_defaults(run=run, parser=command)
+        either = command.add_mutually_exclusive_group() if " yes " in arguments else command
         for each in arguments.split():
             flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
             given = _ARGUMENTS.get(each) or _option(each)
-            added = command.add_argument(*flags, **{**given, **changes.get(each, {})})
+            at = either if each in {"yes", "dry-run"} else command
+            added = at.add_argument(*flags, **{**given, **changes.get(each, {})})
             if each == "output" and not added.choices:
                 vars(added)["completer"] = _formats  # argcomplete reads this.
     return root
@@ -365,6 +367,15 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
     "all-namespaces": _flag("all namespaces"),
     "yes": _flag("do it; default: only show it", action="store_false", dest="dry_run"),
+    # kubectl's users ask for the default. Its own is none: `--yes` beside it is refused.
+    "dry-run": _value(
+        "client",
+        settings.matching("client|server", "client or server", lambda _found: True),
+        argparse.SUPPRESS,
+        nargs="?",
+        const=True,
+        default=argparse.SUPPRESS,
+    ),
     "namespace": _value("NS", settings.namespace, "only this namespace; default: all"),
     "kubeconfig": _value(
         "FILE",
@@ -460,13 +471,13 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "quit": (
         _quit,
-        f"targets namespace timeout all-namespaces selector yes output {_CLUSTER} sidecars",
+        f"targets namespace timeout all-namespaces selector yes dry-run output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
         _restart_unmeshed,
-        f"limit timeout yes namespace all-namespaces output {_CLUSTER}",
+        f"limit timeout yes dry-run namespace all-namespaces output {_CLUSTER}",
         {},
     ),
 }

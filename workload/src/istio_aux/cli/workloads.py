@@ -19,6 +19,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +147,7 @@ class _Target(msgspec.Struct, frozen=True):
 
 _ALL = Selector()
 ANY: Mapping[str, str] = {}  # A field selector that matches every pod.
+_SIMILAR = 0.75  # Of two names, for `difflib`: the default of 0.6 takes "none" for "alone".
 _POD = actions.ServedType("", "v1", "pods", "Pod", ("pods", "pod", "po"))
 
 
@@ -333,7 +335,7 @@ class _Search(msgspec.Struct):
                 body = await self.client.get(actions.pod_path(where, target.name))
                 yield decoded(body, Pod)
             except UNREAD as error:
-                hint = self._hint(target) if error.code == 404 else ""
+                hint = (self._hint(target) or await self._near(target)) if error.code == 404 else ""
                 yield f"{where}/{target.name}: {error}{hint}"
         elif kind.kind == "Pod":
             async for each in self._list_pods(where):
@@ -358,6 +360,18 @@ class _Search(msgspec.Struct):
         types = f"types with pods: {listed(known)}"
         return f"; {quoted(prefix)} is no type of this cluster either; {types}"
 
+    async def _near(self, target: _Target) -> str:
+        """A hint at the owner of pods, or the pod, whose name is the same or the most similar."""
+        meant = dict[str, str]()
+        with suppress(KubeError):
+            async for each in list_pods(self.client, target.namespace, ANY):
+                if isinstance(each, Pod):
+                    meant.setdefault(each.metadata.name, each.metadata.name)
+                    for owner in each.metadata.owner_references or ():
+                        meant[owner.name] = f"{owner.kind.lower()}/{owner.name}"
+        near = get_close_matches(target.name, meant, 1, _SIMILAR)
+        return f"; did you mean {quoted(meant[near[0]])}?" if near else ""
+
     async def _owned(
         self,
         target: _Target,
@@ -373,7 +387,8 @@ class _Search(msgspec.Struct):
                 uid = decoded(body, Named, "object").metadata.uid
             except UNREAD as error:
                 if error.code != 403:
-                    yield f"{where}: {target.text}: {error}"
+                    near = await self._near(target) if error.code == 404 else ""
+                    yield f"{where}: {target.text}: {error}{near}"
                     return
                 self.why.append(gap(error, f"get {target.text}"))
             else:
@@ -394,6 +409,9 @@ class _Search(msgspec.Struct):
         if self.job and not found:
             events = await _events_of_pods(self.client, where, target.name)
             self.why += [self.job, *events]
+        if not found and self.why and target.name and (near := await self._near(target)):
+            self.why = [f"{self.why[0]}{near}"]
+            return
         self.why += sorted(filter(None, self.listed.values()))
 
     async def _leads(
