@@ -155,7 +155,17 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
         "Not looked after: not selected",
     ):
         assert what in text
-    assert "no pod was kept by a sidecar, among 7 unfinished pods" in page(Audit([], 7), NOON)
+
+
+def test_a_page_has_no_figures_of_what_nothing_holds() -> None:
+    nothing, one = page(Audit([], 7), NOON), page(Audit([held(0)], 7), NOON)
+    assert "no pod was kept by a sidecar, among 7 unfinished pods" in nothing
+    assert "1 of 7 unfinished pods has no work left" in one
+    assert "What it requested in 1 namespace is not free for other work." in one
+    assert re.findall(r"<li><b>\S+</b> ([^<]+)", nothing) == []
+    assert re.findall(r"<li><b>\S+</b> ([^<]+)", one) == [
+        "pod kept", "CPUs held", "memory held", "longest"
+    ]  # fmt: skip
 
 
 def test_a_page_says_neither_that_a_stuck_pod_uses_what_it_has_nor_what_is_not_known() -> None:

@@ -77,13 +77,12 @@ def _sentence(held: Sequence[Found], audit: Audit, now: datetime) -> str:
     when = f"On {now.astimezone(UTC):%d %B %Y} at {now.astimezone(UTC):%H:%M} UTC"
     if not held:
         return f"{when}, no pod was kept by a sidecar, among {audit.pods} unfinished pods."
-    pods, have = ("pod", "has") if len(held) == 1 else ("pods", "have")
+    they, have = ("it", "has") if len(held) == 1 else ("they", "have")
     spaces = len({each.namespace for each in held})
     where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
     return (
         f"{when}, {len(held)} of {audit.pods} unfinished pods {have} no work left, or cannot begin"
-        f" it, because of a sidecar. The {pods} in {where} keep what they requested, and other work"
-        " waits for it."
+        f" it, because of a sidecar. What {they} requested in {where} is not free for other work."
     )
 
 
@@ -96,14 +95,15 @@ def _tiles(held: Sequence[Found], now: datetime) -> str:
         if each.requests and each.since
     )
     tiles = {
-        "pods kept": str(len(held)),
+        "pod kept" if len(held) == 1 else "pods kept": str(len(held)),
         "GPUs held": str(amounts.gpus),
         "GPU hours so far": f"{seconds / 3600:,.0f}",
         "CPUs held": (str(cpus) or "0").partition(" ")[0],
         "memory held": (str(memory) or "0").partition(" ")[0],
         "longest": age(earliest(each.since for each in held), now),
     }
-    return "".join(f"<li><b>{_text(value)}</b> {name}</li>" for name, value in tiles.items())
+    shown = [each for each in tiles.items() if each[1] not in {"0", "unknown"}]
+    return "".join(f"<li><b>{_text(value)}</b> {name}</li>" for name, value in shown)
 
 
 def _table_row(row: Row, now: datetime) -> str:
