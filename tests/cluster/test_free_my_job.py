@@ -16,7 +16,7 @@ from lab import versions
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import ask
-from lightkube import KubeConfig
+from lightkube import KubeConfig, codecs
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
@@ -25,7 +25,7 @@ from lightkube.resources.core_v1 import Pod, ServiceAccount
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, Role, RoleBinding
 
 DEFAULTS = "judged by the default settings: this account may not list mutatingwebhookconfigurations"
-PAGE = Path(__file__).parents[2] / "docs/how-to/free-my-job.md"
+MANIFEST = Path(__file__).parents[2] / "examples/free-my-jobs.yaml"
 HUNG = 50
 
 # What the ClusterRoles kubeflow-edit and kubeflow-view say of pods, by those that they aggregate
@@ -85,8 +85,8 @@ def test_a_data_scientist_frees_all_that_hangs_and_nothing_that_works(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, alone: Scene
 ):
     """argo-workflows#1282: with exactly the rights of the page, and while no istio-aux is there."""
-    [text] = PAGE.read_text().split("```yaml\n")[1:]
-    role = Role.from_dict(yaml.safe_load(text.split("```")[0]))
+    first = next(yaml.safe_load_all(MANIFEST.read_text()))
+    role = Role.from_dict(first)
     assert isinstance(role, Role)
     client.create(role, namespace=alone.namespace)
     kubeconfig = bound(cluster, client, alone.namespace, "free-my-job")
@@ -145,3 +145,21 @@ def test_who_may_edit_may_free_and_who_may_only_view_is_told_what_is_missing(
     assert alone.phase(hung) == ("Succeeded" if may else "Running")
     if role == "edit" and versions.EVENTS.there:
         alone.await_event(hung, "ProxyQuit")
+
+
+def test_the_cronjob_of_the_page_frees_what_hangs_in_its_namespace(
+    cluster: lab.Cluster, client: lightkube.Client, alone: Scene
+):
+    """Its command runs here with the token of its ServiceAccount."""
+    made = dict[str, Any]()
+    for each in yaml.safe_load_all(MANIFEST.read_text()):
+        each["metadata"]["namespace"] = alone.namespace
+        made[each["kind"]] = client.create(codecs.from_dict(each))
+    template = made["CronJob"].spec.jobTemplate.spec.template
+    program, *words = template.spec.containers[0].command
+    kubeconfig = cluster.kubeconfig_for(alone.namespace, template.spec.serviceAccountName)
+    [hung] = started(alone, ["hung"])
+    alone.kubelet.finish(hung, "main")
+
+    lab.until(lambda: not ask(kubeconfig, *words).returncode, what="rights of its ServiceAccount")
+    assert (program, alone.phase(hung)) == ("istio-aux", "Succeeded")

@@ -177,6 +177,7 @@ async def test_who_may_not_read_webhooks_is_told_that_nobody_may_look_after_the_
     assert pod["reason"] == "the program finished (exit 0); istio-proxy still runs"
     assert lines[1:3] == ["  free it:", f"    {FREE.format('job')}"]
     assert lines[3].startswith("  istio-aux: unknown: not known whether an installation looks ")
+    assert "and next time: " in text.out
 
 
 async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected(ask: Ask) -> None:

@@ -198,7 +198,9 @@ async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster:
         ]  # fmt: skip
         assert "the grace period ends at" in rows[2][-1]
         assert "istio-aux.io/quit-grace" in rows[3][-1]
-        assert shown.out.endswith("\nfreed: 1 (2 GPUs), stuck: 2, kept: 1\n")
+        counted, next_time = shown.out.splitlines()[-2:]
+        assert counted == "freed: 1 (2 GPUs), stuck: 2, kept: 1"
+        assert next_time.endswith("/docs/how-to/free-my-job.md#and-next-time")
         assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
 
 

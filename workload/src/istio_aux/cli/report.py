@@ -26,6 +26,7 @@ from istio_aux.model.answers import MOST, Holder, group
 from istio_aux.model.documents import run_now
 from istio_aux.model.findings import Code, Remark, ignored
 from istio_aux.model.found import HELD, Found, State
+from istio_aux.model.names import REPOSITORY
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.sidecars import REMEDY
@@ -35,6 +36,8 @@ from istio_aux.repair.rules import (
     RepairAction,
 )
 from istio_aux.start.plan import effective_start
+
+NEXT_TIME = f"and next time: {REPOSITORY}/blob/main/docs/how-to/free-my-job.md#and-next-time"
 
 
 class Explanation(Found, frozen=True, kw_only=True):
@@ -181,6 +184,8 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
         if who or each.state:
             text = Cell(f"istio-aux: {each.action}{who}", Style.FAINT)
             lines += sentences.to_paste(text, each.change, terminal, "  ")
+            if each.left_out and each.state == "stuck":
+                lines.append(f"  {NEXT_TIME}")
         for title in ("start", "end"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
@@ -335,6 +340,8 @@ def quits_text(
     summary = [", ".join(filter(None, (first, others)))]
     if dry_run and not {done, "would-cut-off"}.isdisjoint(outcomes):
         summary.append("nothing is changed yet: add --yes")
+    if "freed" in outcomes:
+        summary.append(NEXT_TIME)
     return _sections(
         _table(terminal, _QUITS, by_owner(verdicts, "outcome")),
         summary,
