@@ -1,8 +1,10 @@
-"""What Sphinx reads of a page: sections of other files, generated tables, working links.
+"""What Sphinx reads of a page: sections of other files, working links; and tables that are made.
 
-A page says ``<!-- include -->`` or ``<!-- generate: NAME -->`` above a line with one link. On a
-forge the reader follows the link. On the site the two lines become that section of that file, or
-what `GENERATED` makes. So nothing is written in two places, and nothing generated goes stale.
+A page says ``<!-- include -->`` above a line with one link. On a forge the reader follows the link.
+On the site the two lines become that section of that file.
+
+Between ``<!-- generated: NAME -->`` and ``<!-- end -->`` a page has what `GENERATED` makes, so that
+a forge shows it, too. ``python -m docs.pages`` writes it; a test fails if it is stale.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ METADATA: dict[str, Any] = yaml.safe_load((ROOT / "metadata.yaml").read_text())
 SOURCE: str = "" if ".example/" in METADATA["source"] else METADATA["source"]
 
 _MARK = re.compile(
-    r"^<!-- (?:include(?P<short> without subsections)?|generate: (?P<what>[a-z]+)) -->\n"
+    r"^<!-- include(?P<short> without subsections)? -->\n"
     r"\[[^\]]*\]\((?P<target>[^)\s]+)\)$",
     re.MULTILINE,
 )
+BLOCK = re.compile(r"^<!-- generated: (\w+) -->\n.*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 # Code, in which nothing is a link; or a link.
@@ -47,7 +50,7 @@ def text(page: Path) -> str:
     """What Sphinx reads of the page at this path.
 
     Raises:
-        ValueError: a mark names a section that its file does not have, or an unknown NAME.
+        ValueError: a mark names a section that its file does not have.
     """
     own = page.read_text()
     parts, end = list[str](), 0
@@ -56,6 +59,13 @@ def text(page: Path) -> str:
         parts += [_relinked(before, page, page), _put(mark, page, _depth(own[: mark.start()]))]
         end = mark.end()
     return "".join([*parts, _relinked(own[end:], page, page)])
+
+
+def renewed(own: str) -> str:
+    """The text of a page with each table as its source makes it today. KeyError: no such NAME."""
+    return BLOCK.sub(
+        lambda it: f"<!-- generated: {it[1]} -->\n{GENERATED[it[1]]()}\n<!-- end -->", own
+    )
 
 
 def pages() -> list[Path]:
@@ -108,10 +118,6 @@ def _depth(before: str) -> int:
 
 
 def _put(mark: re.Match[str], page: Path, depth: int) -> str:
-    if mark["what"]:
-        if mark["what"] not in GENERATED:
-            raise ValueError(f"{mark['what']}: expected one of {', '.join(GENERATED)}")
-        return GENERATED[mark["what"]]()
     path, _, wanted = mark["target"].partition("#")
     file = (page.parent / path).resolve()
     found = section(file.read_text(), wanted, depth, short=bool(mark["short"]))
@@ -125,8 +131,6 @@ def _homes() -> dict[Place, Place]:
     for page in pages():
         own = page.read_text()
         for mark in _MARK.finditer(own):
-            if mark["what"]:
-                continue
             path, _, wanted = mark["target"].partition("#")
             file = (page.parent / path).resolve()
             above = list(headings(own[: mark.start()]))
@@ -334,3 +338,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "settings": settings,
     "sidecars": sidecars,
 }
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(renewed(page.read_text()))
