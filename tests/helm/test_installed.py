@@ -61,7 +61,7 @@ def test_a_tfjob_completes_beside_istios_sidecar(
 def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     client: Client, cluster: lab.Cluster, release: Release, namespace: str
 ) -> None:
-    """The new pods listen on another port than those before."""
+    """Nor does the way back. The new pods listen on another port than those before."""
     deployed.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
     release.upgrade({})
@@ -70,6 +70,8 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
         stream.await_more(10)
         changed = {"settings.quit-grace": 1, "webhook.securePort": 10250}
         release.upgrade(changed)
+        stream.await_more(10)
+        release.rollback()
         stream.await_more(10)
     after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     made = [annotations_of(creation.pod) for creation in stream.creations]

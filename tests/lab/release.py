@@ -71,6 +71,9 @@ class Release:
     def upgrade(self, values: Mapping[str, Any], *more: str) -> str:
         return self._helm("upgrade", values, *more)
 
+    def rollback(self) -> None:
+        self._run("rollback", self._release, "--wait", f"--timeout={READY}")
+
     def uninstall(self) -> None:
         self._run("uninstall", self._release, "--wait", f"--timeout={READY}")
 
