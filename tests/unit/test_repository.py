@@ -47,7 +47,7 @@ def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
 
 
 # The most statements, 3 % above what there is: CONTRIBUTING, "How much there is".
-MOST = {"workload": 12_060, "charm": 1_805, "tests": 33_495}
+MOST = {"workload": 12_060, "charm": 1_805, "tests": 33_505}
 
 
 @pytest.mark.parametrize("part", MOST)

@@ -25,14 +25,17 @@ from typing import Any, cast
 import msgspec
 import pytest
 from aiohttp import web
+from istio_aux.cli import once
+from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.capture import read_config
 from istio_aux.injector.watcher import survey
+from istio_aux.kube.client import Client
 from istio_aux.model import kubelet, webhooks
 from istio_aux.model import pod as pods
 from istio_aux.model.documents import Document, read, run_now
 from istio_aux.model.found import SERVED, Found
 from istio_aux.model.names import LOCAL_SETTINGS
-from istio_aux.model.policy import QuitLimits
+from istio_aux.model.policy import QuitLimits, QuitPolicy
 from istio_aux.quit import attempt as tasks
 from istio_aux.quit import facts, rules
 from istio_aux.quit.attempt import Due, PodState
@@ -487,3 +490,18 @@ async def test_a_fault_of_one_way_to_ask_is_noticed(
     target = f"istio_aux.{place}"
     monkeypatch.setattr(target, change(resolve_name(target)))
     assert {doors for *_, doors in await disagreements("defaults", ask, monkeypatch)} & who
+
+
+@pytest.mark.parametrize("targets", [(), ("tfjob/mnist",)], ids=["all", "named"])
+async def test_a_dry_run_of_quit_promises_what_the_deed_does(targets: tuple[str, ...]) -> None:
+    async with Istio() as api, Client(api.access()) as client:
+        promised, done = (
+            once._FreeRun(client, ClusterRequest(targets=targets, dry_run=dry), QuitPolicy())
+            for dry in (True, False)
+        )
+        for body in every_pod():
+            for run in (promised, done):
+                run.consider(pods.convert(body), kubelet.OBEYS)
+    would = {key for key, it in promised.verdicts.items() if it.outcome.startswith("would")}
+    assert would == done._hung
+    assert would
