@@ -67,7 +67,9 @@ async def mesh(
         api.agents(*(agents or ("istio-cni", "ztunnel")))
         await world.relabel("istio-system", {})
         await world.relabel("shop", {DATAPLANE: "ambient"})
-        await until(lambda: world.repair.store.cni.read, "the settings of the CNI are known")
+        await until(
+            lambda: world.repair.store.cni.known.configs, "the settings of the CNI are known"
+        )
         yield world, api
 
 
