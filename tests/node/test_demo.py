@@ -145,9 +145,11 @@ def performance(
 
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     among = kinds_of_istio.EXPECTED if NIGHTLY else BY_DAY
-    native, rows = node.natively(steps, istio, manifest, meanwhile, among=among, become=become)
-    yield Performance(stories["without"], stories["with"], native, status="", worlds=rows)
-    become(istio, "never", scenes.WITH.namespace)
+    try:
+        native, rows = node.natively(steps, istio, manifest, meanwhile, among=among, become=become)
+        yield Performance(stories["without"], stories["with"], native, status="", worlds=rows)
+    finally:  # The tests of other files share this Istio.
+        become(istio, "never", scenes.WITH.namespace)
 
 
 def broken(performance: Performance, helped: JobStory) -> set[str]:
