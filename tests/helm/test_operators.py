@@ -54,7 +54,7 @@ def selected(client: Client, issued: Release) -> str:
 def test_the_api_server_trusts_the_authority_that_cert_manager_made(
     client: Client, issued: Release, selected: str
 ) -> None:
-    configuration = client.get(MutatingWebhookConfiguration, f"istio-aux-issued-{issued.name}")
+    configuration = client.get(MutatingWebhookConfiguration, f"istio-aux-issued.{issued.name}")
     authority = client.get(Secret, f"{issued.name}-authority", namespace=issued.namespace)
 
     bundles = {
