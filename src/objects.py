@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.annotations import DATAPLANE, INJECTION
 from istio_aux.model.names import SETTINGS, WEBHOOK_PORT
@@ -76,18 +76,16 @@ def resolve(client: Client, inputs: Inputs) -> Inputs:
 
 def _shared(inputs: Inputs, others: Iterable[Found], namespaces: Iterable[Found]) -> Iterator[str]:
     """Yield which namespaces of ours another installation selects, too; as `check` judges."""
-    options = inputs.config.options if inputs.config else {}
+    ours = inputs.config.options if inputs.config else {}
     for each in others:
         try:
-            theirs = options | json.loads(each.annotations.get(SETTINGS, "null"))
-            both = [
-                selectors.parse_namespaces(str(of["namespace-selectors"]))
-                for of in (options, theirs)
-            ]
+            theirs, _ = settings.read_published(each.annotations.get(SETTINGS, ""))
+            mine = selectors.parse_namespaces(str(ours["namespace-selectors"]))
         except UNREADABLE:
             continue
+        both = (mine, theirs.namespace_selectors)
         names = [it.name for it in namespaces if all(one.matches(it.labels) for one in both)]
-        parted = len({options["pod-selector"], theirs["pod-selector"]} - {""}) > 1
+        parted = len({str(ours["pod-selector"]), str(theirs.pod_selector)} - {""}) > 1
         if names and not parted:
             yield f"{each.name} selects {listed(names, most=_SHOWN)}, too"
 

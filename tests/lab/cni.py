@@ -59,6 +59,7 @@ class Cni:
         wanted = [AGENT, *([ZTUNNEL] if self._ambient else [])]
         for labels in wanted:
             what = f"{labels} to be ready"
+            # `until` ends before the next turn, so that the lambda sees the labels of this one.
             until(lambda: any(map(_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
 
     def refuse(self, why: str) -> None:

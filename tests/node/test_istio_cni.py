@@ -170,7 +170,6 @@ class Play:
 def captured_at_once(play: Play) -> None:
     play.label()
     play.deploy()
-    time.sleep(SETTLED + LAG)
 
 
 def captured_late(play: Play) -> None:
@@ -178,7 +177,6 @@ def captured_late(play: Play) -> None:
     play.deploy(LATE)
     play.label()
     play.await_captured()
-    time.sleep(SETTLED + LAG)
 
 
 def agent_away(play: Play) -> None:
@@ -190,7 +188,6 @@ def agent_away(play: Play) -> None:
     time.sleep(AWAY)
     play.cni.come_back()
     play.await_captured()
-    time.sleep(SETTLED + LAG)
 
 
 def network_renewed_meanwhile(play: Play) -> None:
@@ -203,7 +200,6 @@ def network_renewed_meanwhile(play: Play) -> None:
     time.sleep(SETTLED + LAG)
     play.cni.come_back()
     play.cni.await_ready()
-    time.sleep(SETTLED + LAG)
 
 
 def ztunnel_refuses(play: Play) -> None:
@@ -214,7 +210,6 @@ def ztunnel_refuses(play: Play) -> None:
     time.sleep(REFUSED)
     play.cni.refuse("")
     play.await_captured()
-    time.sleep(SETTLED + LAG)
 
 
 def agent_rolled_out(play: Play) -> None:
@@ -224,19 +219,16 @@ def agent_rolled_out(play: Play) -> None:
         excludeNamespaces=["kube-system", "excluded"], podAnnotations={"rolled": "out"}
     )
     play.cni.await_ready()
-    time.sleep(SETTLED + LAG)
 
 
 def excluded(play: Play) -> None:
     play.label()
     play.deploy()
-    time.sleep(SETTLED + LAG)
 
 
 def host_network(play: Play) -> None:
     play.label()
     play.deploy(1, hostNetwork=True)
-    time.sleep(SETTLED + LAG)
 
 
 SCENES = (
@@ -261,6 +253,8 @@ def test_no_pod_that_is_captured_is_named_or_evicted(
     play = Play(cluster, client, cni, served, scene.__name__.replace("_", "-"))
     with play.watched.watching():
         scene(play)
+        # Nothing may be named for longer than a pod needs to be outside: there is no event of that.
+        time.sleep(SETTLED + LAG)
     left = {said(pod) for pod in play.watched.pods().values()}
     restarted = metric(served["restarts"], 'istio_aux_sidecar_restarts_total{outcome="evicted"}')
     vacate(client, play.namespace)
