@@ -191,6 +191,7 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
         (starts, "Pending", "unstarted"),
         (exited(0), "Running", "blocked"),
     ]
+    told = list[tuple[str, ...]]()
     async with cluster(limits=replace(SOON, unstarted_after=1, blocked_after=1)) as world:
         for main, phase, trouble in holding:
             await world.pod("job", main, RUNNING, native=True, phase=phase)
@@ -199,11 +200,12 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
             held, *_ = await until(partial(world.troubled, trouble), "it lasts")
             assert (held.by, held.lasting) == (("istio-proxy",), True)
             assert world.count(f"istio_aux_{trouble}_pods") == 1
+            await until(lambda: len(world.api.events) > len(told), "its Event is there")
+            event = world.api.events[-1]
+            told.append((event["reason"], event["type"], event["note"]))
             await world.pod("job", RUNNING, RUNNING, native=True)
             await until(lambda: not world.controller.known, "it is forgotten")
-        await until(lambda: len(world.api.events) == 2, "both are told")
-
-        told = [(event["reason"], event["type"], event["note"]) for event in world.api.events]
+        assert len(world.api.events) == len(told)
         why = "istio-proxy (running, not ready)"
         assert told[0] == (
             "PodNotStarted",
