@@ -209,7 +209,7 @@ def _selected(count: int, option: str) -> str:
         return f"{count} namespace{'' if count == 1 else 's'} selected"
     wanted = [str(each) for each in selectors.parse_namespaces(option).alternatives]
     labels = listed(wanted, " or ", most=_LONGEST_LIST)
-    return f"0 namespaces selected: none has the labels {labels}"
+    return f"0 namespaces selected: no namespace has the labels {labels}"
 
 
 def _injector(injector: Injector) -> str:

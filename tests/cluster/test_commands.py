@@ -34,7 +34,10 @@ from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
 import manifests
 
-DEFAULTS = "judged by the default settings: this account may not list mutatingwebhookconfigurations"
+DEFAULTS = (
+    "no installation's settings are known, so the defaults are used: this account may not list"
+    " mutatingwebhookconfigurations"
+)
 
 KILLED = (
     "every other container exited with 0, but istio-proxy exited 137 (Error): the pod has failed"

@@ -24,7 +24,10 @@ from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import Pod, ServiceAccount
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, Role, RoleBinding
 
-DEFAULTS = "judged by the default settings: this account may not list mutatingwebhookconfigurations"
+DEFAULTS = (
+    "no installation's settings are known, so the defaults are used: this account may not list"
+    " mutatingwebhookconfigurations"
+)
 MANIFEST = Path(__file__).parents[2] / "examples/free-my-jobs.yaml"
 HUNG = 50
 

@@ -171,7 +171,7 @@ TOTALS = {
     "unstarted-total": 500,
 }  # fmt: skip
 NONE = {"namespaces": []}
-NO_NAMESPACE = "0 namespaces selected: none has the labels "
+NO_NAMESPACE = "0 namespaces selected: no namespace has the labels "
 
 
 def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> Any:

@@ -213,8 +213,8 @@ OPTIONS = {
     ),
     "namespace-selectors": Option(
         _parsed(selectors.parse_namespaces),
-        "label selectors, separated by `;`, of the namespaces in which proxies quit: one must "
-        "match. The webhooks have selectors of their own",
+        "label selectors, separated by `;`: proxies quit in namespaces that match one of them. "
+        "The webhooks have selectors of their own",
     ),
     "pod-selector": Option(
         _parsed(selectors.parse),

@@ -199,15 +199,6 @@ class Watches:
         """Whether the API server refuses a collection, as it does when a right is missing."""
         return any(watch.refused for watch, _ in self._watches.values())
 
-    @property
-    def forbidden(self) -> dict[str, str]:
-        """The collections that the account may not list, such as ``namespaces``, by watch."""
-        return {
-            name: watch.path.rpartition("/")[2]
-            for name, (watch, _) in self._watches.items()
-            if watch.forbidden
-        }
-
 
 def _outdated(watch: Watch[Any]) -> str:
     if not watch.synced.is_set():

@@ -63,7 +63,11 @@ async def check(client: Client, request: workloads.ClusterRequest) -> int:
                 "check again, with more time",
             )
         )
-    found = [preflight.bounded(each) for each in every if each.code not in request.ignore]
+    found = [
+        preflight.bounded(each)
+        for each in preflight.combined(every)
+        if each.code not in request.ignore
+    ]
     report.show(
         request.output,
         found,
@@ -84,8 +88,10 @@ async def _run_checks(
     if request.selectors is not None:
         settings = msgspec.structs.replace(settings, namespace_selectors=request.selectors)
     mesh_watch = MeshWatch(client, settings, Telemetry())
-    asked = _rights_here(client) if found.gap and not request.pre else None
-    results += await _tried("rights", asked or _rights(client, settings, request))
+    if found.gap and not request.pre:
+        results += await _tried("rights", _rights_here(client))
+    elif request.config or request.pre or not settings.lease:  # Else the workload has an account.
+        results += await _tried("rights", _rights(client, settings, request))
     async with mesh_watch.watched():
         results += await _tried("kubernetes", _versions(client, server))
         mesh = mesh_watch.injectors.control_planes
@@ -104,15 +110,7 @@ async def _run_checks(
                 None if "injectors" in missing else configurations.values(),
             ),
         )
-        forbidden = mesh_watch.watches.forbidden
-        results += (
-            preflight.unknown(
-                name,
-                f"this account may not list {forbidden[name]}" if name in forbidden else why,
-                "grant the account the right to list and watch",
-            )
-            for name, why in missing.items()
-        )
+        results += (preflight.unknown(name, why, "check again") for name, why in missing.items())
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
@@ -278,7 +276,6 @@ async def _rights(
         preflight.rights(
             "the workload's account" if of_workload else "the account of this kubeconfig",
             [right for right, yes in zip(wanted, answers, strict=True) if not yes],
-            needed=of_workload or request.pre or not settings.lease,
         ),
     )
 

@@ -222,7 +222,7 @@ def unknowns(
     """
     lines = list[str]()
     if found.gap not in {"", *said}:
-        lines.append(f"judged by the default settings: {found.gap}")
+        lines.append(f"no installation's settings are known, so the defaults are used: {found.gap}")
     if Code.SETTINGS not in ignore:
         lines += (str(Remark(Code.SETTINGS, problem)) for problem in found.problems)
     if not found.gap:

@@ -255,12 +255,8 @@ def parser() -> argparse.ArgumentParser:
             at = either if each in {"yes", "dry-run"} else command
             added = at.add_argument(*flags, **{**given, **changes.get(each, {})})
             if each == "output" and not added.choices:
-                vars(added)["completer"] = _formats  # argcomplete reads this.
+                vars(added)["completer"] = lambda **_asked: FORMATS  # argcomplete reads this.
     return root
-
-
-def _formats(**_asked: object) -> tuple[str, ...]:
-    return FORMATS
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -380,7 +376,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "kubeconfig": _value(
         "FILE",
         Path,
-        "wins over the settings; default: $KUBECONFIG, else ~/.kube/config, else the pod's own",
+        "overrides the settings; default: $KUBECONFIG, else ~/.kube/config, else the pod's own",
     ),
     "context": _value("NAME", str, "the context of the kubeconfig; default: its current one"),
     "as": _value("USER", _user, "ask as this user (impersonation), as for kubectl", dest="user"),

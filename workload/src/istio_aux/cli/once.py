@@ -136,10 +136,10 @@ class _FreeRun:
         elif due and running:
             if facts.outlasting and (self._request.dry_run or not named):
                 outcome = "would-cut-off" if named else "kept"
-                only = "" if named else ": only done to a pod that is named"
+                anyway = "" if named else f"quit pod/{pod.metadata.name} does that; "
                 reason = (
                     f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
-                    f"without network{only}; {_HELP}"
+                    f"without network; {anyway}{_HELP}"
                 )
             else:
                 outcome = "would-free" if self._request.dry_run else "stuck"
@@ -357,10 +357,8 @@ async def _restart(
     async with mesh_watch.watched(events.run(), repair.run(pods.synced)):
         watches = mesh_watch.watches
         known = await until(lambda: watches.refused or listed_all(), remaining(PATIENCE))
-        if watches.forbidden:
-            return f"this account may not list {listed(watches.forbidden.values())}: {DELETE_JOB}"
         if missing := _missing(watches):
-            return missing
+            return f"{missing}; {DELETE_JOB}" if watches.refused else missing
         if not (known and mesh_watch.injectors.control_planes.known):
             return "it is not known whether Istio injects: see `istio-aux check`"
         over = await until(lambda: repair.finished, remaining(PATIENCE + SETTLED)) or dry_run

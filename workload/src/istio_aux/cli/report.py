@@ -289,7 +289,9 @@ def check_text(
         summary = "nothing keeps istio-aux from working here"
     else:
         bad = _counts(verdicts, preflight.Verdict.PROBLEM, preflight.Verdict.UNKNOWN)
-        summary = f"istio-aux may not work here; {bad}"
+        known = preflight.Verdict.PROBLEM in verdicts
+        summary = "istio-aux may not work here" if known else "not known if istio-aux works here"
+        summary += f"; {bad}"
     summary = "; ".join(filter(None, (summary, ignored)))
     return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 

@@ -77,7 +77,7 @@ SINCE is when the last finished container ended; for a lost pod, when its proxy
 ended; for an unstarted pod, when its payload could have started; for an
 unmeshed pod, when it was created; for a deleted one, when that began; for a
 failed one, when it or its proxy ended. Jobs whose pods were refused in the last
-15 minutes are lines on stderr.
+15 minutes are named on stderr.
 
 Files are judged as of the newest time in them. What is not in them is not
 known: without namespaces which of them are selected, without webhook
@@ -132,8 +132,7 @@ namespace. A pod that still works is left alone. Outcomes:
               the same, and another container would keep the pod without network
   freed       its proxy has exited, and the pod has ended
   stuck       the pod is still there; the reason says why
-  kept        the pod was left alone, or is kept without its proxy by another
-              container; the reason says why
+  kept        the pod was left alone; the reason says why
   gone        the pod ended otherwise
   ended       the pod had ended before, and holds nothing
 

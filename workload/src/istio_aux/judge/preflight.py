@@ -17,6 +17,7 @@ from istio_aux.injector.capture import AGENTS, CONFIG_MAP, Agent, CniConfig, Nod
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import ControlPlanes
+from istio_aux.kube.errors import MAY_NOT
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_order
 from istio_aux.model.answers import Liveness
 from istio_aux.model.election import LeaseRecord
@@ -104,20 +105,33 @@ def unknown(check: str, why: str, do: str = "", code: Code = Code.UNKNOWN) -> Ch
     return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do, code)
 
 
+def combined(results: Sequence[CheckResult]) -> list[CheckResult]:
+    """Put all that the account may not see into one result."""
+    unseen = (each for each in results if each.result is Verdict.UNKNOWN)
+    hidden = [each for each in unseen if MAY_NOT in each.what]
+    found = [each for each in results if each not in hidden]
+    if hidden:
+        lacking = dict.fromkeys(each.what.partition(MAY_NOT)[2] for each in hidden)
+        what = listed(dict.fromkeys(each.check for each in hidden), most=len(hidden))
+        why = f"{MAY_NOT}{listed(lacking, most=len(lacking))}, so it cannot see: {what}"
+        found.append(unknown("rights", why, "ask an admin to run istio-aux check", Code.RIGHTS))
+    return found
+
+
 def images(server: str, istio: Counter[str] | None, ours: Counter[str] | None) -> CheckResult:
     """Say which versions there are, by the tags of images and how many pods have them.
 
-    None: they are not known.
+    None: they are not known, and another result says why.
     """
-    what = f"Kubernetes {server or 'not known'}; Istio {_tagged(istio)}; istio-aux {_tagged(ours)}"
-    if server and istio is not None and ours is not None:
+    tags = {"Istio": istio, "istio-aux": ours}
+    of_pods = [f"{name} {_tagged(each)}" for name, each in tags.items() if each is not None]
+    what = "; ".join((f"Kubernetes {server or 'not known'}", *of_pods))
+    if server:
         return _ok("versions", what)
     return CheckResult("versions", Verdict.UNKNOWN, what, code=Code.UNKNOWN)
 
 
-def _tagged(tags: Counter[str] | None) -> str:
-    if tags is None:
-        return "not known"
+def _tagged(tags: Counter[str]) -> str:
     counted = [f"{shortened(tag, _TAG) or 'no tag'} ({number})" for tag, number in tags.items()]
     return listed(counted, most=NAMED) or "none"
 
@@ -149,23 +163,16 @@ def versions(
         yield _note(
             "kubelets",
             Code.OLD_KUBELETS,
-            f"{oldest.why}; until then pods are held instead",
+            f"{oldest.why}; until then payloads are held",
             "upgrade the node",
         )
 
 
-def rights(account: str, refused: Sequence[Right], *, needed: bool = True) -> CheckResult:
-    """Report the rights that ``account`` lacks; they are a problem only if they are ``needed``."""
+def rights(account: str, refused: Sequence[Right]) -> CheckResult:
+    """Report the rights that ``account`` lacks."""
     if not refused:
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
-    if not needed:
-        return _note(
-            "rights",
-            Code.RIGHTS,
-            f"{account} may not {lacking}; the workload has its own",
-            "with the charm the action run-check asks for the workload's account",
-        )
     return _problem(
         "rights",
         Code.RIGHTS,
@@ -193,7 +200,7 @@ def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
         "rights",
         Code.RIGHTS,
         what,
-        "look at them; an admin's account checks the cluster",
+        "look at them",
         run,
     )
 
@@ -205,7 +212,7 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
         yield unknown(
             check,
             problem,
-            "choose its settings file with --config",
+            "ask an admin, or choose its settings file with --config",
             Code.SETTINGS,
         )
     if len(names) > 1:
@@ -332,7 +339,7 @@ def injectors(
         if injector.live:
             yield _ok("injector", f"{name} is live{policy}")
             check, how = "native sidecars", f"{name}: {injector.native_why or 'not checked'}"
-            do = "nothing: pods are held instead"
+            do = "nothing: payloads are held until the proxy is ready"
             if native:
                 do = "see istiod's ENABLE_NATIVE_SIDECARS and template; before Istio 1.24, upgrade"
             result = Verdict.PROBLEM if native else Verdict.NOTE
@@ -352,16 +359,13 @@ def injectors(
         )
 
 
-def untried(mesh: ControlPlanes, missing: Container[str]) -> Iterator[CheckResult]:
-    """Report that no probe of the injectors has answered yet, if so, and why."""
-    if mesh.known or "injectors" in missing:
-        return
-    why = "its probe has no answer yet"
-    do = "check again"
-    if "namespaces" in missing:
-        why = "the namespaces in which it is tried are not known"
-        do = "grant the account the right to list and watch namespaces"
-    yield unknown("injector", why, do)
+def untried(mesh: ControlPlanes, missing: Iterable[str]) -> Iterator[CheckResult]:
+    """Report that no probe of the injectors has answered yet, unless something it needs is missing.
+
+    Another result says why that is missing.
+    """
+    if not mesh.known and not {"injectors", "namespaces"} & {*missing}:
+        yield unknown("injector", "its probe has no answer yet", "check again")
 
 
 def namespaces(

@@ -94,9 +94,13 @@ UNANSWERED = (KubeError, TimeoutError)
 UNREAD = (ApiError, InvalidNameError, UnreadableError)
 
 
+MAY_NOT = "this account may not "
+"""What `gap` begins with if the account lacks a right."""
+
+
 def gap(error: KubeError, right: str) -> str:
     """Say why something is not known; ``right`` is what reads it."""
-    return f"this account may not {right}" if error.code == 403 else f"cannot {right}: {error}"
+    return f"{MAY_NOT}{right}" if error.code == 403 else f"cannot {right}: {error}"
 
 
 def retry_after(error: Exception) -> float:

@@ -23,6 +23,7 @@ from istio_aux.kube.errors import (
     NoConnectionError,
     SilentError,
     UnreachableError,
+    gap,
     jittered,
     retry_after,
 )
@@ -100,7 +101,6 @@ class Watch(Generic[T]):
         self.synced = asyncio.Event()  # Set after the first complete list, and never cleared.
         self._alive_at: float | None = None
         self.refused = False  # Whether the server ever refused, as without a permission.
-        self.forbidden = False  # Whether the last attempt lacked a permission.
         self.trouble: str | None = None  # Why the last attempt failed; None while all is well.
         # Why objects cannot be decoded, at most `UNREADABLE`: handlers keep what they knew of them.
         self.unreadable: dict[Key, str] = {}
@@ -148,8 +148,8 @@ class Watch(Generic[T]):
         reason = _reason(error)
         self._restarted(reason)
         # A version that is too old is normal; anything else is trouble.
-        self.trouble = None if reason == "expired" else f"{self.path}: {error}"
-        self.forbidden = error.code == 403
+        what = f"list {self.path.rpartition('/')[2]}"
+        self.trouble = None if reason == "expired" else gap(error, what)
         _log.log(
             logging.INFO if reason == "expired" else logging.WARNING,
             "watch %s: %s",
@@ -199,7 +199,6 @@ class Watch(Generic[T]):
         before = self._version
         self._version = version
         self.trouble = None
-        self.forbidden = False
         self._listing.reset()
         self.synced.set()
         self._check(version, before)
