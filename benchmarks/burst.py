@@ -74,10 +74,11 @@ def main(sizes: Sizes, results: Path | None) -> None:
 def measure(cluster: lab.Cluster, sizes: Sizes) -> list[Burst]:
     """All bursts, the kinds by turns. Raises as `main` does."""
     cluster.load(images.busybox())
-    lab.istio.install(cluster, native="on request")
+    # Of its own: the cluster may have another Istio.
+    istio = lab.istio.install(cluster, f"{NAME}-istio", revision=NAME, native="on request")
     key, _, value = SELECTOR.partition("=")
     with cluster.client() as client, tempfile.TemporaryDirectory() as folder:
-        make_namespace(client, NAME, {key: value, "istio-injection": "enabled"})
+        make_namespace(client, NAME, {key: value, "istio.io/rev": NAME})
         workload = Workload(cluster, Path(folder), name=NAME, model=NAME, selector=SELECTOR)
         workload.deploy()
         where = ["--address", node_config.SOCKET, "--namespace", "k8s.io"]
@@ -89,6 +90,7 @@ def measure(cluster: lab.Cluster, sizes: Sizes) -> list[Burst]:
         finally:
             events.kill()
             client.delete(Namespace, NAME)
+            istio.remove()
 
 
 class _Bench:

@@ -30,7 +30,7 @@ async def test_what_an_account_may_not_see_is_one_line_for_its_admin(ask: Ask) -
         "not known: this account may not list mutatingwebhookconfigurations, list nodes, list"
         " namespaces, so it cannot see: installation, kubernetes, namespaces, injectors"
     )
-    assert told["do"] == "ask an admin to run istio-aux check"
+    assert told["do"].startswith("ask an admin to run istio-aux check; ")
     assert (shown.status, text.out.splitlines()[-1]) == (
         1,
         "not known if istio-aux works here; unknown: 2",

@@ -85,16 +85,10 @@ async def test_a_command_to_paste_is_for_the_cluster_that_was_asked(
         flags = reached(api)
         text = await asyncio.to_thread(run, "audit", *flags, columns=None)
         [found] = objects(await asyncio.to_thread(run, "audit", *flags, "-o", "json"))
-        api.refuse(CONFIGURATIONS, 403, "Forbidden", "no")
-        checked = await asyncio.to_thread(run, "check", *flags, columns=None, errors=None)
     [command] = [line for line in text.out.splitlines() if "istio-aux quit" in line]
     assert shlex.split(command) == ["istio-aux", "quit", "-n", "training", "--yes", *flags]
     free = ["istio-aux", "quit", "-n", "training", "a", "--yes"]
     assert shlex.split(found["free"]) == [*free, *flags]
-    commands = [line for line in checked.out.splitlines() if "istio-aux audit" in line]
-    assert [shlex.split(line) for line in commands] == [
-        ["istio-aux", "audit", "-n", "default", *flags]
-    ]
 
 
 async def test_check_begins_with_the_versions_of_cluster_istio_and_installation(ask: Ask) -> None:

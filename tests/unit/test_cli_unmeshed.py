@@ -201,6 +201,20 @@ class Evicting(Istio, Replacing):
     """Its controllers make a pod with a sidecar in the place of one that is evicted."""
 
 
+async def test_audit_and_restart_unmeshed_look_at_their_targets_alone(ask: Ask) -> None:
+    async with Evicting() as api:
+        api.lead()
+        api.put_policy("policy: enabled")
+        for name in ("plain", "other"):
+            api.put("pods", raw(name=name, namespace="meshed", uid=name))
+        audited = await ask(api, "audit", "meshed/plain", "-o", "json")
+        typo = await ask(api, "audit", "-n", "meshed", "pod/plane")
+        restarted = await ask(api, "restart-unmeshed", "meshed/plain", "--yes", "-o", "name")
+    assert [each["name"] for each in objects(audited)] == ["plain"]
+    assert typo.err.endswith('not found; did you mean "plain"?\n')
+    assert (restarted.status, restarted.out, api.evictions) == (0, "pod/plain\n", ["plain"])
+
+
 @pytest.mark.parametrize(("late", "evicted"), [(0.0, ["plain"]), (1.0, [])])
 async def test_the_time_of_restart_unmeshed_begins_before_its_right_is_granted(
     late: float, evicted: list[str], tmp_path: Path

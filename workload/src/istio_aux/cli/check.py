@@ -35,7 +35,7 @@ from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import ISTIOS_INIT, Metadata, Pod
-from istio_aux.model.policy import Capability, Right
+from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import Configuration, Service
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
@@ -88,9 +88,8 @@ async def _run_checks(
     if request.selectors is not None:
         settings = msgspec.structs.replace(settings, namespace_selectors=request.selectors)
     mesh_watch = MeshWatch(client, settings, Telemetry())
-    if found.gap and not request.pre:
-        results += await _tried("rights", _rights_here(client))
-    elif request.config or request.pre or not settings.lease:  # Else the workload has an account.
+    # An installation has an account of its own.
+    if request.config or request.pre or not (settings.lease or found.gap):
         results += await _tried("rights", _rights(client, settings, request))
     async with mesh_watch.watched():
         results += await _tried("kubernetes", _versions(client, server))
@@ -248,21 +247,6 @@ async def _ambient(client: Client, names: Iterable[str]) -> list[preflight.Check
     return [*preflight.node_agents(agents, nodes, harm), *preflight.excluded(known, sorted(names))]
 
 
-async def _rights_here(client: Client) -> Iterable[preflight.CheckResult]:
-    """Say what an account may do in its namespace if it may not list webhook configurations."""
-    here = client.namespace
-    frees = [
-        await actions.allowed(client, it._replace(namespace=here)) for it in rights.QUIT_RIGHTS
-    ]
-    return (
-        preflight.rights_here(
-            here,
-            looks=await actions.allowed(client, Right("list", "", "pods", "", here)),
-            frees=any(frees),
-        ),
-    )
-
-
 async def _rights(
     client: Client,
     settings: Settings,
@@ -271,10 +255,11 @@ async def _rights(
     # RBAC lets an account give only rights that it has (k8s@1.36 rbac escalation_check.go).
     wanted = [*(rights.installing() if request.pre else ()), *rights.needed(settings)]
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
-    of_workload = request.config is not None and not request.pre
     return (
         preflight.rights(
-            "the workload's account" if of_workload else "the account of this kubeconfig",
+            "the workload's account"
+            if request.config and not request.pre
+            else "the account of this kubeconfig",
             [right for right, yes in zip(wanted, answers, strict=True) if not yes],
         ),
     )

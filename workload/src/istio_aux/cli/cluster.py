@@ -238,7 +238,24 @@ async def audit(client: Client, request: workloads.ClusterRequest) -> int:
 
     It is `FAILED` if some pods could not be judged, else 0.
     """
+    request = await resolved(client, request)
     return show_audit(await audit_pods(client, request), request, system_clock().date)
+
+
+async def resolved(client: Client, request: workloads.ClusterRequest) -> workloads.ClusterRequest:
+    """Return the request with the UIDs of the pods of its targets, and their namespace.
+
+    Raises:
+        UnanswerableError: a target has no pods.
+    """
+    if not request.targets:
+        return request
+    found = [each async for each in workloads.find(client, request)]
+    pods = [each.metadata for each in found if isinstance(each, Pod)]
+    if wrong := [each for each in found if isinstance(each, str)]:
+        raise workloads.UnanswerableError("; ".join(wrong))
+    spaces, only = {each.namespace for each in pods}, {each.uid for each in pods}
+    return structs.replace(request, namespace=spaces.pop() if len(spaces) == 1 else None, only=only)
 
 
 def show_audit(pods: report.Audit, request: workloads.ClusterRequest, now: datetime) -> int:
@@ -284,7 +301,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     found = await find(client, request.config)
     async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
-        if selects and key.namespace not in labels:
+        if (selects and key.namespace not in labels) or not request.wants(key.uid):
             continue
         if isinstance(pod, Unreadable):
             tally.unreadable(str(pod))
@@ -308,7 +325,8 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()
-        if uid not in owners
+        if request.only is None
+        and uid not in owners
         and (not selects or each.namespace in labels)
         and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]

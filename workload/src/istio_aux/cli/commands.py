@@ -112,6 +112,8 @@ def _explain(args: argparse.Namespace) -> int:
 def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster, snapshot  # noqa: PLC0415 - as above
 
+    if args.files and args.targets:
+        args.parser.error("expected TARGETs or -f FILE, not both")
     if args.files:
         return snapshot.audit(args.files, _request(args))
     return _ask(cluster.audit, args)
@@ -255,8 +257,12 @@ def parser() -> argparse.ArgumentParser:
             at = either if each in {"yes", "dry-run"} else command
             added = at.add_argument(*flags, **{**given, **changes.get(each, {})})
             if each == "output" and not added.choices:
-                vars(added)["completer"] = lambda **_asked: FORMATS  # argcomplete reads this.
+                vars(added)["completer"] = _formats  # argcomplete reads this.
     return root
+
+
+def _formats(**_asked: object) -> tuple[str, ...]:
+    return FORMATS
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -457,7 +463,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _audit,
-        f"file {_OF_PODS} selector output holders report ignore {_JUDGED}",
+        f"targets file {_OF_PODS} selector output holders report ignore {_JUDGED}",
         {"file": _GIVEN},
     ),
     "check": (
@@ -473,7 +479,7 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
         _restart_unmeshed,
-        f"limit timeout yes dry-run namespace all-namespaces output {_CLUSTER}",
+        f"targets limit timeout yes dry-run namespace all-namespaces output {_CLUSTER}",
         {},
     ),
 }

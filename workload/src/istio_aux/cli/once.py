@@ -29,7 +29,7 @@ from istio_aux.model.documents import run_now
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, Pod
-from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy
+from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy
 from istio_aux.model.resources import Requests, held
 from istio_aux.model.sidecars import REMEDY
 from istio_aux.model.text import listed
@@ -265,6 +265,7 @@ def _missing(watches: Watches) -> str:
 async def restart_unmeshed(client: Client, request: workloads.ClusterRequest) -> int:
     """Restart pods, or show which would be; return the exit status."""
     end = now() + request.patience
+    request = await cluster.resolved(client, request)
     async with aclosing(workloads.list_pods(client, request.namespace or "", {})) as pods:
         await anext(pods, None)  # Fail early if pods may not be listed: a watch would retry.
     found = await cluster.find(client, request.config)
@@ -328,7 +329,7 @@ async def _restart(
         mesh_watch.namespaces,
         telemetry,
         events,
-        policy=RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours),
+        policy=structs.replace(settings.repair_policy, race=RacePolicy.RESTART, only=request.only),
         options=settings.pod_options,
         terminating=mesh_watch.namespaces.terminating,
         limits=RolloutLimits(restarts=request.limit),
@@ -351,12 +352,12 @@ async def _restart(
         selection={"labelSelector": AGENTS["istio-cni"]},
     )
 
-    def listed_all() -> bool:
-        return pods.synced.is_set() and agents.synced.is_set()
-
     async with mesh_watch.watched(events.run(), repair.run(pods.synced)):
         watches = mesh_watch.watches
-        known = await until(lambda: watches.refused or listed_all(), remaining(PATIENCE))
+        known = await until(
+            lambda: watches.refused or (pods.synced.is_set() and agents.synced.is_set()),
+            remaining(PATIENCE),
+        )
         if missing := _missing(watches):
             return f"{missing}; {DELETE_JOB}" if watches.refused else missing
         if not (known and mesh_watch.injectors.control_planes.known):
@@ -393,7 +394,7 @@ def _restarts(
     late = f" within {request.patience:g} s"
     if dry_run or len(done) >= request.limit:
         late = f": the limit is {request.limit}"
-    for pod in run_now(repair.unmeshed()):
+    for pod in filter(lambda pod: request.wants(pod.uid), run_now(repair.unmeshed())):
         reason = f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason
         found = {**structs.asdict(pod), "reason": reason}
         yield report.PodOutcome(outcome="would-restart" if pod.uid in chosen else "kept", **found)

@@ -290,8 +290,8 @@ def check_text(
     else:
         bad = _counts(verdicts, preflight.Verdict.PROBLEM, preflight.Verdict.UNKNOWN)
         known = preflight.Verdict.PROBLEM in verdicts
-        summary = "istio-aux may not work here" if known else "not known if istio-aux works here"
-        summary += f"; {bad}"
+        how = "istio-aux may not work here" if known else "not known if istio-aux works here"
+        summary = f"{how}; {bad}"
     summary = "; ".join(filter(None, (summary, ignored)))
     return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 

@@ -70,6 +70,7 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None  # The user to impersonate, if any.
     output: Output = Output()
     targets: Sequence[str] = ()  # As `find` takes them.
+    only: Collection[str] | None = None  # UIDs of the pods of `targets`; None: all pods.
     namespace: str | None = None
     all_namespaces: bool = False
     selector: Selector = Selector()  # Selects pods.
@@ -83,6 +84,10 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     pre: bool = False  # Whether istio-aux is still to be installed.
     to: str = ""  # The target of a move: see `judge.moving`.
     ignore: Collection[str] = ()  # Codes of findings to leave out.
+
+    def wants(self, uid: str) -> bool:
+        """Whether a pod is one of the targets, if there are any."""
+        return self.only is None or uid in self.only
 
     def among(self, looked_at: int | None, namespace: str = "") -> str:
         """Where pods were looked for, and how many there were, if it is known."""

@@ -26,7 +26,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, Right, StartPolicy
-from istio_aux.model.text import NO_COMMAND, Command, command, commands, listed, one_line, shortened
+from istio_aux.model.text import NO_COMMAND, Command, command, listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
 from istio_aux.quit.rules import Action, Quit
 from istio_aux.repair import rules as repair
@@ -107,14 +107,14 @@ def unknown(check: str, why: str, do: str = "", code: Code = Code.UNKNOWN) -> Ch
 
 def combined(results: Sequence[CheckResult]) -> list[CheckResult]:
     """Put all that the account may not see into one result."""
-    unseen = (each for each in results if each.result is Verdict.UNKNOWN)
-    hidden = [each for each in unseen if MAY_NOT in each.what]
+    hidden = [each for each in results if each.result is Verdict.UNKNOWN and MAY_NOT in each.what]
     found = [each for each in results if each not in hidden]
     if hidden:
         lacking = dict.fromkeys(each.what.partition(MAY_NOT)[2] for each in hidden)
-        what = listed(dict.fromkeys(each.check for each in hidden), most=len(hidden))
-        why = f"{MAY_NOT}{listed(lacking, most=len(lacking))}, so it cannot see: {what}"
-        found.append(unknown("rights", why, "ask an admin to run istio-aux check", Code.RIGHTS))
+        what = ", ".join(dict.fromkeys(each.check for each in hidden))
+        why = f"{MAY_NOT}{', '.join(lacking)}, so it cannot see: {what}"
+        do = "ask an admin to run istio-aux check; for your own pods there are audit and quit"
+        found.append(unknown("rights", why, do, Code.RIGHTS))
     return found
 
 
@@ -178,30 +178,6 @@ def rights(account: str, refused: Sequence[Right]) -> CheckResult:
         Code.RIGHTS,
         f"{account} may not {lacking}",
         "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`",
-    )
-
-
-def rights_here(namespace: str, *, looks: bool, frees: bool) -> CheckResult:
-    """Say what an account can do if it cannot see whether istio-aux is installed."""
-    here = f"in namespace {namespace} this account"
-    if not looks:
-        return _note(
-            "rights",
-            Code.RIGHTS,
-            f"{here} may not list pods",
-            "choose a namespace of yours by --context, or ask its admin for the ClusterRole view",
-        )
-    what = f"{here} may look at pods"
-    run = command("istio-aux audit -n {}", namespace)
-    if frees:
-        what += " and free those that hang"
-        run = commands(run, command("istio-aux quit -n {}", namespace))
-    return _note(
-        "rights",
-        Code.RIGHTS,
-        what,
-        "look at them",
-        run,
     )
 
 

@@ -148,8 +148,9 @@ class Watch(Generic[T]):
         reason = _reason(error)
         self._restarted(reason)
         # A version that is too old is normal; anything else is trouble.
-        what = f"list {self.path.rpartition('/')[2]}"
-        self.trouble = None if reason == "expired" else gap(error, what)
+        self.trouble = (
+            None if reason == "expired" else gap(error, f"list {self.path.rpartition('/')[2]}")
+        )
         _log.log(
             logging.INFO if reason == "expired" else logging.WARNING,
             "watch %s: %s",

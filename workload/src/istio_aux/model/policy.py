@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -131,6 +132,7 @@ class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     race: RacePolicy = RacePolicy.REPORT
     ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
+    only: Collection[str] | None = None  # UIDs of the pods that may be restarted; None: all.
 
 
 class Right(NamedTuple):

@@ -136,6 +136,8 @@ def decide(pod: Candidate, around: Around, policy: RepairPolicy) -> RepairAction
     ambient = around.expectation.ambient
     live = True if ambient else around.live
     reasons = _reasons_to_keep(pod, pod.controller, live)
+    if policy.only is not None and pod.key.uid not in policy.only:
+        reasons = iter(["other pods were chosen"])
     if ambient:
         reasons = chain(_reasons_to_keep_uncaptured(judged, around.agent), reasons)
     if obstacle := next(reasons, ""):
