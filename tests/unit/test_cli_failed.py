@@ -415,13 +415,6 @@ async def test_who_cannot_know_which_pods_lack_a_sidecar_is_told_another_way(ask
     assert shown.err.endswith(f"yet: this account may not list namespaces; {way}\n")
 
 
-async def test_check_says_in_the_same_words_what_the_account_may_not_read(ask: Ask) -> None:
-    async with ApiServer() as api:
-        api.refuse("GET /api/v1/nodes", 403, "Forbidden", "nodes is forbidden: User x cannot")
-        shown = await ask(api, "check", columns=None)
-    assert "not known: this account may not list nodes, so it cannot see: kubernetes" in shown.out
-
-
 @pytest.mark.parametrize("command", LOOKING)
 async def test_a_namespace_that_does_not_exist_is_named(ask: Ask, command: str) -> None:
     """The API server lists no pods of it, as of one that is empty."""

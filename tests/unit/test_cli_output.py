@@ -113,9 +113,7 @@ async def test_check_begins_with_the_versions_of_cluster_istio_and_installation(
     assert [line.split()[0] for line in text.out.splitlines()[1:3]] == ["the", "versions"]
     why = "this account may not list pods of Istio and istio-aux, so it cannot see: versions"
     assert why in refused.out
-    unknown = objects(blind)[0]
-    assert unknown["what"] == "Kubernetes not known"
-    assert (unknown["result"], unknown["code"]) == ("unknown", "IA0301")
+    assert objects(blind)[0]["what"] == "Kubernetes not known"
 
 
 ISTIO = {
