@@ -300,12 +300,19 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return shown
 
 
+CAPITALS = r"\b[A-Z]{2,}\b"
+WORDS = {"API", "HTML", "JSON", "KUBECONFIG", "PATH", "PORT", "SIGTERM", "SINCE", "YAML"}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_and_fits_a_terminal_of_eighty_columns(shown, command: str) -> None:
     """It fills no more than a hundred: longer lines are hard to read."""
     text = shown(command, "--help")
     assert not command or "examples:\n  istio-aux " in text
     assert max(map(len, text.splitlines())) <= 80
+    usage = re.findall(CAPITALS, text.partition("\n\n")[0])
+    of_targets = {"NAMESPACE", "TYPE"} if "TARGET" in usage else set[str]()
+    assert {*re.findall(CAPITALS, text)} - {*usage, *of_targets} <= WORDS
     assert max(map(len, shown(command, "--help", columns=200).splitlines())) <= 100
 
 

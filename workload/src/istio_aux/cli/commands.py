@@ -449,7 +449,10 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "explain": (
         _explain,
         f"targets file output {_OF_PODS} selector ignore {_CLUSTER} sidecars",
-        {"namespace": _HERE},
+        {
+            "namespace": _HERE,
+            "output": {"help": "text, wide (nothing is cut), json, yaml or name (default: text)"},
+        },
     ),
     "mutate": (
         _mutate,
@@ -469,7 +472,12 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "check": (
         _check,
         f"pre to timeout ignore output {_JUDGED}",
-        {"output": {"type": _checked(Output.unnamed)}},
+        {
+            "output": {
+                "type": _checked(Output.unnamed),
+                "help": "text, wide (nothing is cut), json or yaml (default: text)",
+            }
+        },
     ),
     "quit": (
         _quit,
