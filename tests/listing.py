@@ -67,6 +67,7 @@ def main() -> int:
     address = f"http://127.0.0.1:{server.server_port}"
     lines = list(judged(ROOT, address))
     server.shutdown()
+    print("They do not see the options and actions: config.yaml, actions.yaml (test_inclusion.py).")
     amiss = 0
     for line in lines:
         print(line if len(line) < 120 else f"{line[:119]}…")

@@ -163,7 +163,6 @@ def test_a_unit_that_departed_and_is_still_listed_counts_no_more(
 
     assert "istio-aux/2" not in app.status()[1]
     old = trusted(client, app)
-    app.lose_secrets()
     app.action("replace-authority")
     lab.until(
         lambda: not old & issuers(app),

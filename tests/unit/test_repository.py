@@ -6,7 +6,6 @@ import ast
 import configparser
 import graphlib
 import re
-import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
@@ -77,18 +76,6 @@ def test_every_tox_environment_says_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize("asked", [[], ["help"]], ids=["make", "make help"])
-def test_make_lists_every_target_with_what_it_does(asked: list[str]) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
-    assert phony
-
-    done = subprocess.run(["make", *asked], cwd=ROOT, capture_output=True, text=True, check=True)
-
-    listed = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    assert [words[:2] for words in listed] == [["make", target] for target in phony[1].split()]
-    assert all(words[2:] for words in listed)
-
-
 def test_the_library_the_charm_and_the_workload_need_the_same_python() -> None:
     """One set of versions is promised everywhere."""
     wanted = 'requires-python = ">=3.11"'

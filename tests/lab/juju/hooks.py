@@ -18,7 +18,7 @@ from . import hooktools
 
 PROGRAM = Path(__file__).with_name("hooktools.py")
 # What these are given is not in their arguments, but in files that only the hook sees.
-_BY_THEMSELVES = ("relation-set", "secret-add")
+_BY_THEMSELVES = ("relation-set", "secret-add", "secret-set")
 _WRAPPER = """\
 #!/bin/sh
 exec {python} -I -S -c '

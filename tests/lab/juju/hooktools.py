@@ -169,7 +169,7 @@ def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[st
 
 
 def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
-    """Make a secret; the application's own need the leader. Nothing changes one here."""
+    """Make a secret; the application's own need the leader."""
     owner = hook.unit if flags.get("--owner") == "unit" else hook.app
     if owner == hook.app and not hook.is_leader:
         raise ToolError("this unit is not the leader")
@@ -177,11 +177,23 @@ def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
     known = hook.state["secrets"].values()
     if any(secret["label"] == label and secret["owner"] == owner for secret in known):
         raise ToolError(f'secret with label "{label}" already exists')
-    pairs = (argument.partition("#file=") for argument in rest)
     name = os.urandom(10).hex()
-    content = {key: _read(path) for key, _, path in pairs}
-    hook.state["secrets"][name] = {"owner": owner, "label": label, "content": content}
+    hook.state["secrets"][name] = {"owner": owner, "label": label, "content": _content(rest)}
     return f"secret:{name}"
+
+
+def secret_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
+    """Give a secret other content, which its readers get by ``--refresh``; it has one revision."""
+    name, *pairs = rest
+    secret = hook.state["secrets"].get(name.removeprefix("secret:"), {"owner": ""})
+    if secret["owner"] not in {hook.unit, hook.app if hook.is_leader else hook.unit}:
+        raise ToolError(f'secret "{name}" not found')
+    secret["content"] = _content(pairs)
+
+
+def _content(pairs: Sequence[str]) -> dict[str, str]:
+    """Read ``KEY#file=PATH``."""
+    return {key: _read(path) for key, _, path in (each.partition("#file=") for each in pairs)}
 
 
 def secret_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
@@ -244,6 +256,7 @@ TOOLS: dict[str, Tool] = {
     "relation-set": (relation_set, "-r --file", "--app"),
     "secret-add": (secret_add, "--label --owner", ""),
     "secret-get": (secret_get, "--format --label", "--refresh"),
+    "secret-set": (secret_set, "--owner", ""),
     "status-set": (status_set, "--application", ""),
 }
 
