@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.annotations import DATAPLANE, INJECTION
@@ -80,13 +81,15 @@ def _shared(inputs: Inputs, others: Iterable[Found], namespaces: Iterable[Found]
     for each in others:
         try:
             theirs, _ = settings.read_published(each.annotations.get(SETTINGS, ""))
-            mine = selectors.parse_namespaces(str(ours["namespace-selectors"]))
+            mine = msgspec.structs.replace(
+                settings.DEFAULTS,
+                namespace_selectors=selectors.parse_namespaces(str(ours["namespace-selectors"])),
+                pod_selector=selectors.parse(str(ours["pod-selector"])),
+            )
         except UNREADABLE:
             continue
-        both = (mine, theirs.namespace_selectors)
-        names = [it.name for it in namespaces if all(one.matches(it.labels) for one in both)]
-        parted = len({str(ours["pod-selector"]), str(theirs.pod_selector)} - {""}) > 1
-        if names and not parted:
+        both = (mine, theirs)
+        if names := [it.name for it in namespaces if settings.overlapping(both, it.labels)]:
             yield f"{each.name} selects {listed(names, most=_SHOWN)}, too"
 
 

@@ -349,6 +349,16 @@ def read_published(text: str) -> tuple[Settings, Applications]:
     return _read(document, where, known), asked
 
 
+def overlapping(every: Iterable[Settings], labels: Mapping[str, str]) -> list[Settings]:
+    """Return the installations that look after the same pods of a namespace with these labels.
+
+    They do not if each of those that select the namespace has a pod-selector of its own.
+    """
+    found = [each for each in every if each.namespace_selectors.matches(labels)]
+    chosen = {each.pod_selector for each in found} - {selectors.Selector()}
+    return found if len(found) > max(1, len(chosen)) else []
+
+
 _published = msgspec.json.Decoder(dict[str, str | float])
 
 

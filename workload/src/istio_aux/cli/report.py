@@ -288,10 +288,9 @@ def check_text(
     elif preflight.works(results):
         summary = "nothing keeps istio-aux from working here"
     else:
-        bad = _counts(verdicts, preflight.Verdict.PROBLEM, preflight.Verdict.UNKNOWN)
-        known = preflight.Verdict.PROBLEM in verdicts
-        how = "istio-aux may not work here" if known else "not known if istio-aux works here"
-        summary = f"{how}; {bad}"
+        bad = preflight.Verdict.PROBLEM, preflight.Verdict.UNKNOWN
+        how = "istio-aux may not work" if bad[0] in verdicts else "not known if istio-aux works"
+        summary = f"{how} here; {_counts(verdicts, *bad)}"
     summary = "; ".join(filter(None, (summary, ignored)))
     return _sections(terminal.table("CHECK RESULT CODE WHAT", rows), [summary])
 

@@ -18,14 +18,13 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
-from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import NO_COMMAND, Command, command, commands
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action, decide_once, performed
-from istio_aux.settings import DEFAULTS, Settings, SettingsError, read_published
+from istio_aux.settings import DEFAULTS, Settings, SettingsError, overlapping, read_published
 
 _published = Annotation(SETTINGS, str, "settings as JSON", longest=LONGEST_SETTINGS)
 
@@ -148,15 +147,13 @@ class Installations(msgspec.Struct, frozen=True):
         """Group the namespaces that several installations select by who selects them.
 
         ``namespaces`` has the labels of each namespace. The result has the names of installations,
-        and the namespaces that these select. It leaves out those namespaces in which each
-        installation has a pod-selector of its own.
+        and the namespaces that these select.
         """
         shared = dict[tuple[str, ...], list[str]]()
         for namespace, labels in sorted(namespaces.items()):
-            theirs = [it for it in self.found if it.settings.namespace_selectors.matches(labels)]
-            chosen = {it.settings.pod_selector for it in theirs} - {Selector()}
-            if len(theirs) > max(1, len(chosen)):
-                shared.setdefault(tuple(it.name for it in theirs), []).append(namespace)
+            if theirs := overlapping((it.settings for it in self.found), labels):
+                names = tuple(it.name for it in self.found if it.settings in theirs)
+                shared.setdefault(names, []).append(namespace)
         return shared
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, LeftOut]:

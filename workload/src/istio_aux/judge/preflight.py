@@ -112,12 +112,11 @@ def combined(results: Sequence[CheckResult]) -> list[CheckResult]:
     if hidden:
         lacking = dict.fromkeys(each.what.partition(MAY_NOT)[2] for each in hidden)
         what = ", ".join(dict.fromkeys(each.check for each in hidden))
-        do = "ask an admin to run istio-aux check; for your own pods there are audit and quit"
         found.append(
             unknown(
                 "rights",
                 f"{MAY_NOT}{', '.join(lacking)}, so it cannot see: {what}",
-                do,
+                "ask an admin to run istio-aux check; for your own pods there are audit and quit",
                 Code.RIGHTS,
             )
         )
