@@ -75,7 +75,6 @@ def test_every_tox_environment_says_what_it_is_for() -> None:
     assert [name for name in environments if not tox[name].get("description")] == []
 
 
-@pytest.mark.parametrize("asked", [[], ["help"]], ids=["make", "make help"])
 def test_the_library_the_charm_and_the_workload_need_the_same_python() -> None:
     """One set of versions is promised everywhere."""
     wanted = 'requires-python = ">=3.11"'
