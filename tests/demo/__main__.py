@@ -28,7 +28,7 @@ from tools.errors import ToolError
 PICTURE = Path("demo-report/timeline.svg")
 TITLE = "A {kind} beside the sidecar of Istio {istio}, without and with istio-aux"
 PLAYGROUND = (
-    "a playground needs Linux, root, 8 GB of disk, and 2 minutes; at first 15 minutes on 2 free "
+    "a playground needs Linux, root, 8 GB of disk, and 2 minutes; at first 9 minutes on 2 free "
     "cores, to build Kubernetes and Istio"
 )
 
