@@ -13,7 +13,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import convert
 from istio_aux.model.selectors import parse_namespaces
-from istio_aux.repair.ambient import Captures
+from istio_aux.repair.ambient import Captures, CniAgents
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.repair.rules import AwaitCapture, Captured, ReportUnmeshed
@@ -202,6 +202,12 @@ async def test_pods_of_tenants_are_no_agents() -> None:
         await until(lambda: world.repair.finished, "nor if two namespaces have agents")
         assert world.repair.store.count(Sidecar.UNKNOWN) == 1
         assert (world.unmeshed, api.evictions) == ({}, [])
+
+
+def test_a_new_agent_wakes_the_reader_of_its_settings() -> None:
+    cni = CniAgents(lambda _: False, lambda _: None)
+    cni.apply(convert(agent()))
+    assert cni.unread.is_set()
 
 
 def test_the_time_of_a_pod_begins_again_if_its_agent_was_away_or_its_network_is_new() -> None:

@@ -40,11 +40,6 @@ def test_the_readme_fits_in_a_hundred_lines_of_a_terminal() -> None:
     assert [line for line in shown if len(line) > 160] == []
 
 
-def test_the_lines_of_the_architecture_fit_in_a_terminal() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    assert [line for line in text.splitlines() if len(line) >= 120] == []
-
-
 # The most statements, 3 % above what there is: CONTRIBUTING, "How much there is".
 MOST = {"workload": 12_060, "charm": 1_805, "tests": 33_505}
 
