@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from istio_aux.model import pod_settings
 from istio_aux.model.findings import GROUPS, Code, ignored, parse
 from istio_aux.model.sidecars import REMEDY
 
@@ -55,6 +56,10 @@ def test_what_helps_a_pod_that_a_container_keeps_is_one_text() -> None:
     (alert,) = (rule for rule in ALERTS if rule["alert"] == "IstioAuxPodsBlocked")
     page = (ROOT / "docs/findings/pods.md").read_text()
     chart = " ".join((ROOT / "chart/files/alerts.yaml").read_text().split())
+    assert all(
+        pod_settings._own_rules(f"x={way}")
+        for way in re.findall(r"NAME=(\S+) in istio-aux.io/sidecars", REMEDY)
+    )
     assert REMEDY in alert["annotations"]["description"]
     assert REMEDY in chart
     assert REMEDY in re.sub(r"\[|\]\(\S+\)", "", page)

@@ -224,7 +224,7 @@ OPTIONS = {
     "inject-selector": Option(
         _parsed(_chosen),
         "label selector of the pods that get a sidecar although their annotation "
-        "`sidecar.istio.io/inject` says no; they match `pod-selector`, too (default: none)",
+        "`sidecar.istio.io/inject` says no, if `pod-selector` matches, too (default: none)",
     ),
     "start-mode": Option(
         _one_of(StartMode),

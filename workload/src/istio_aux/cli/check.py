@@ -63,11 +63,8 @@ async def check(client: Client, request: workloads.ClusterRequest) -> int:
                 "check again, with more time",
             )
         )
-    found = [
-        preflight.bounded(each)
-        for each in preflight.combined(every)
-        if each.code not in request.ignore
-    ]
+    every = preflight.combined(every)
+    found = [preflight.bounded(each) for each in every if each.code not in request.ignore]
     report.show(
         request.output,
         found,
@@ -257,9 +254,7 @@ async def _rights(
     answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
     return (
         preflight.rights(
-            "the workload's account"
-            if request.config and not request.pre
-            else "the account of this kubeconfig",
+            "this account",
             [right for right, yes in zip(wanted, answers, strict=True) if not yes],
         ),
     )

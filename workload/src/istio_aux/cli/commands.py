@@ -378,7 +378,9 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         const=True,
         default=argparse.SUPPRESS,
     ),
-    "namespace": _value("NS", settings.namespace, "only this namespace; default: all"),
+    "namespace": _value(
+        "NS", settings.namespace, "only this namespace; default: all, with a TARGET yours"
+    ),
     "kubeconfig": _value(
         "FILE",
         Path,

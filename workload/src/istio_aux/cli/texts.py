@@ -20,7 +20,7 @@ It also says if a Job has failed, is suspended or has another controller, and if
 it has no pods, what Events say about its pods.
 
 Exit status: 1 if a pod cannot be read, or what is named has no pods; 2 if a
-document is bad, or nothing of a file has known pods. All others are answered.""",
+document is bad, or a file has no pods. All other pods are answered.""",
     ),
     "mutate": (
         "show how pods would be changed when they are created",
@@ -61,7 +61,7 @@ examples:
 
 Reads pods that have not succeeded, and changes nothing. A row is for the pods
 of an owner that have one state for one reason, such as all Jobs of a CronJob;
-`istio-aux explain NAME` has each pod.
+`explain -n NS NAME` has each pod.
 States:
   stuck     every payload container is finished, and the proxy still runs
   blocked   payload containers are finished, and the reason names what keeps the
@@ -96,8 +96,8 @@ examples:
   istio-aux check --pre --namespace-selectors team=research
   istio-aux check --to native
 
-Changes nothing, and needs no istio-aux in the cluster; where one is, it goes by
-the settings of that. --to says instead what breaks or stays behind, by
+Changes nothing, and needs no istio-aux in the cluster; if there is one, its
+settings count. --to says instead what breaks or stays behind, by
 namespace, when it moves to native sidecars or to an ambient mesh. Results:
   ok       nothing to do
   note     istio-aux works, but not all of it, or not everywhere

@@ -116,7 +116,7 @@ def combined(results: Sequence[CheckResult]) -> list[CheckResult]:
             unknown(
                 "rights",
                 f"{MAY_NOT}{', '.join(lacking)}, so it cannot see: {what}",
-                "ask an admin to run istio-aux check; for your own pods there are audit and quit",
+                "ask an admin to run istio-aux check; for your own pods: audit -n NS, quit",
                 Code.RIGHTS,
             )
         )
@@ -128,8 +128,11 @@ def images(server: str, istio: Counter[str] | None, ours: Counter[str] | None) -
 
     None: they are not known, and another result says why.
     """
-    tags = {"Istio": istio, "istio-aux": ours}
-    of_pods = [f"{name} {_tagged(each)}" for name, each in tags.items() if each is not None]
+    of_pods = [
+        f"{name} {_tagged(each)}"
+        for name, each in (("Istio", istio), ("istio-aux", ours))
+        if each is not None
+    ]
     what = "; ".join((f"Kubernetes {server or 'not known'}", *of_pods))
     if server:
         return _ok("versions", what)
@@ -250,7 +253,7 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
             Code.CALLED_LATE,
             f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
             " what is added, so their pods are held, not native",
-            "rename the model or the application so that the configuration sorts first",
+            "install Istio under names that sort after istio-aux-",
         )
     else:
         yield _ok("webhook order", f"{name} is called before Istio's")

@@ -19,8 +19,8 @@ from istio_aux.model.pod import PROXY, Container
 from istio_aux.model.text import UNDECODABLE, quoted
 
 REMEDY = (
-    "end that container or delete the Job; in the next one, say NAME=native or NAME=PORT/PATH in"
-    " istio-aux.io/sidecars"
+    "end that container or delete the Job; in the next one, say NAME=native in"
+    " istio-aux.io/sidecars, or an admin says NAME=PORT/PATH in the option sidecars"
 )
 """What helps a pod that another container keeps after its payload. `NAME=ignore` does not: it ends
 only the proxy, and the container keeps the pod without network."""
