@@ -22,7 +22,6 @@ from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit
 from istio_aux.cli.terminal import Terminal
 from istio_aux.judge.installation import Installations
-from istio_aux.model import selectors
 from istio_aux.model.findings import Code
 from istio_aux.model.found import Found
 from istio_aux.model.resources import Requests
@@ -55,36 +54,15 @@ async def fill(api: ApiServer) -> None:
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
 
 
-@pytest.mark.parametrize(
-    ("namespace", "selector", "labels", "found", "reads"),
-    [
-        ("other", None, {}, Audit([], 1), ["/api/v1/namespaces/other/pods"]),
-        (None, "none; mesh=on", {"mesh": "on"}, Audit([], 1, 1), ["/api/v1/pods"]),
-        ("training", "mesh=on", {"mesh": "on"}, Audit([], 0, 0), []),
-        (None, "mesh=on", {}, Audit([], 0, 0), []),
-    ],
-    ids=["one", "selected", "not selected", "none is selected"],
-)
-async def test_namespaces_can_be_named_or_selected_as_for_serve(
-    namespace: str | None,
-    selector: str | None,
-    labels: dict[str, str],
-    found: Audit,
-    reads: list[str],
-) -> None:
-    """No pod is read in vain."""
+async def test_one_namespace_is_read_alone_and_nothing_is_changed() -> None:
     async with ApiServer() as api:
         await fill(api)
-        api.put("namespaces", {"metadata": {"name": "training"}})
-        api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
-        chosen = selector and selectors.parse_namespaces(selector)
-        audit = await audited(api, namespace=namespace, selectors=chosen or None)
+        audit = await audited(api, namespace="other")
         assert [request for request in api.requests if "pods" in request] == [
-            f"GET {path}" for path in reads
+            "GET /api/v1/namespaces/other/pods"
         ]
-        assert {request.split()[0] for request in api.requests} <= {"GET"}, "nothing is changed"
-    assert [item.name for item in audit.findings] == ["elsewhere"] * found.pods
-    assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
+        assert {request.split()[0] for request in api.requests} <= {"GET"}
+    assert ([item.name for item in audit.findings], audit.pods) == (["elsewhere"], 1)
 
 
 CODES = {"stuck": "IA0101", "blocked": "IA0102", "lost": "IA0103", "unmeshed": "IA0105"}
@@ -113,7 +91,7 @@ training   pod/job-2  1     lost   IA0103  unknown  unknown            every pay
 IA0101  the proxy runs on after its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/pods.md#ia0101
 IA0103  the proxy ended before its payload: https://github.example/istio-aux/istio-aux/blob/main/docs/findings/pods.md#ia0103
 
-selected namespaces: 3; pods: 812; stuck: 2, blocked: 0, lost: 1, \
+pods: 812; stuck: 2, blocked: 0, lost: 1, \
 unstarted: 0, unmeshed: 0, failed: 0"""
 
 
@@ -213,13 +191,13 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
         finding("stuck", owner="TFJob/a", created=NOON, since=NOON),
         finding("lost", name="job-2", since=None),
     ]
-    assert table(Audit(found, 812, 3)) == TABLE
+    assert table(Audit(found, 812)) == TABLE
     empty = table(Audit([], 7, among="in all namespaces (7 looked at)"))
     assert empty == (
         "no pod hangs or lacks its sidecar in all namespaces (7 looked at)\n\n"
         "pods: 7; stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0, failed: 0"
     )
-    shown = table(Audit([finding("unmeshed")], 7, None, 3))
+    shown = table(Audit([finding("unmeshed")], 7, 3))
     assert shown.endswith("unmeshed: 1, failed: 0 (unknown: 3)")
     left = table(Audit([], 7, ignored=[Code.RUNS_ON, Code.KEPT, Code.KEPT]))
     assert left.endswith("failed: 0; ignored: 3 (IA0101, IA0102)")

@@ -255,7 +255,7 @@ def test_a_manifest_is_bounded_as_a_review_is(answer: Answer) -> None:
         (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected native, ignore,'),
         (["audit", "--config", "/none"], "/none: No such file or directory"),
         (["check", "--ignore", "IA0101,IA9999"], '--ignore: "IA9999": expected codes of findings'),
-        (["audit", "--namespace-selectors", "a in"], '"a in": expected KEY'),
+        (["check", "--namespace-selectors", "a in"], '"a in": expected KEY'),
         (["dance"], "invalid choice: 'dance'"),
         (["quit", "--yes", "--dry-run"], "not allowed with argument --yes"),
         (["quit", "--dry-run=none"], '"none": expected client or server'),

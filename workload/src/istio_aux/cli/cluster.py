@@ -40,7 +40,6 @@ from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import PodFacts
@@ -292,16 +291,13 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     kubelets = dict[str, Kubelet]()
     tally = Tally()
     holds, nodes = _Holds(client), Nodes(client)
-    selects = request.selectors is not None
     where = request.namespace or ""
-    labels, gaps = await _namespaces(client, request.namespace, request.selectors)
-    if selects and not labels:
-        return report.Audit([], 0, 0, among=request.among(0))
+    labels, gaps = await _namespaces(client, request.namespace)
     mesh, unread = await survey(client)
     found = await find(client, request.config)
     async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
-        if (selects and key.namespace not in labels) or not request.wants(key.uid):
+        if not request.wants(key.uid):
             continue
         if isinstance(pod, Unreadable):
             tally.unreadable(str(pod))
@@ -325,16 +321,12 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     remarks = [
         Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
         for uid, each in (await workloads.refused_pods(client, where)).items()
-        if request.only is None
-        and uid not in owners
-        and (not selects or each.namespace in labels)
-        and now.wall - each.at.timestamp() < LATELY
+        if request.only is None and uid not in owners and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]
     return tally.audit(
         found,
         among=request.among(tally.pods),
         ignore=request.ignore,
-        namespaces=len(labels) if selects else None,
         unread=(*gaps, *unread),
         remarks=remarks,
         notes=unknowns(found, gaps, request.ignore, said=tally.said),
@@ -424,15 +416,9 @@ async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kub
 
 
 async def _namespaces(
-    client: Client,
-    namespace: str | None,
-    selectors: NamespaceSelectors | None = None,
+    client: Client, namespace: str | None
 ) -> tuple[dict[str, Labels], tuple[str, ...]]:
-    """The labels of the namespaces in scope, by name, and why some are unknown.
-
-    Raises:
-        KubeError: ``selectors`` are given, and the labels are not known.
-    """
+    """The labels of the namespaces in scope, by name, and why some are unknown."""
     right = f"get namespace {namespace}" if namespace else "list namespaces"
     found = dict[str, Labels]()
     try:
@@ -443,10 +429,5 @@ async def _namespaces(
             async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
                 found |= {item.metadata.name: kept.labels(item) for item in page.items}
     except UNREAD as error:
-        why = workloads.gap(error, right)
-        if selectors is not None:
-            raise workloads.UnanswerableError(why) from None
-        return {}, (why,)
-    if selectors is not None:
-        found = {name: labels for name, labels in found.items() if selectors.matches(labels)}
+        return {}, (workloads.gap(error, right),)
     return found, ()

@@ -357,7 +357,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "pods or workloads: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
     },
-    # Without selectors `audit` looks everywhere, unlike `serve`.
+    # Those of the settings, unless it is given.
     "namespace-selectors": {**_option("namespace-selectors"), "default": None, "dest": "selectors"},
     "sidecars": {**_option("sidecars"), "default": None},
     "output": _value(
@@ -435,7 +435,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 _CLUSTER = "config kubeconfig context as"  # How to reach a cluster, and whose settings count.
 _OF_PODS = "namespace all-namespaces"
-_JUDGED = f"namespace-selectors {_CLUSTER}"
 _GIVEN = {
     "help": "output of kubectl get, JSON or YAML, instead of a cluster; - is stdin",
 }
@@ -468,12 +467,12 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     ),
     "audit": (
         _audit,
-        f"targets file {_OF_PODS} selector output holders report ignore {_JUDGED}",
+        f"targets file {_OF_PODS} selector output holders report ignore {_CLUSTER}",
         {"file": _GIVEN},
     ),
     "check": (
         _check,
-        f"pre to timeout ignore output {_JUDGED}",
+        f"pre to timeout ignore output namespace-selectors {_CLUSTER}",
         {
             "output": {
                 "type": _checked(Output.unnamed),

@@ -73,7 +73,6 @@ class Audit(msgspec.Struct, frozen=True):
 
     findings: list[Found]
     pods: int
-    namespaces: int | None = None  # Number of selected namespaces; None without a selector.
     unknown: int = 0  # Pods that cannot be read, or may hang, or may lack their sidecar.
     installations: Installations = Installations()  # Those whose settings count.
     among: str = ""  # Where pods were looked for.
@@ -239,8 +238,6 @@ def audit_text(
     summary = f"pods: {audit.pods}; {', '.join(counts)}"
     if audit.unknown:
         summary += f" (unknown: {audit.unknown})"
-    if audit.namespaces is not None:
-        summary = f"selected namespaces: {audit.namespaces}; {summary}"
     if names := audit.installations.names:
         summary = f"installation: {listed(names)}; {summary}"
     return _sections(

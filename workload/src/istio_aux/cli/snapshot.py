@@ -115,14 +115,11 @@ class _Snapshot:
         agents = self._agents()
         for why in self.bad_pods:
             tally.unreadable(why)
-        namespaces = {*self.namespaces}
-        if request.selectors is not None:
-            namespaces = {it for it in namespaces if request.selectors.matches(self.namespaces[it])}
-        unselected, unlabelled = self.namespaces.keys() - namespaces, set[str]()
+        unlabelled = set[str]()
         for pod in self.pods.values():
             where, phase = pod.metadata.namespace, pod.status.phase
             wanted = request.namespace in {None, where} and request.selector.matches(pod.labels)
-            if not wanted or phase == "Succeeded" or where in unselected:
+            if not wanted or phase == "Succeeded":
                 continue
             labels = self.namespaces.get(where)
             if labels is None:
@@ -148,7 +145,6 @@ class _Snapshot:
             found,
             among=request.among(tally.pods),
             ignore=request.ignore,
-            namespaces=None if request.selectors is None else len(namespaces),
             unread=unread,
             notes=notes,
         )

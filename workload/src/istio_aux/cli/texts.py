@@ -52,7 +52,7 @@ SIGTERM stops it at once.""",
 examples:
   istio-aux audit
   istio-aux audit -n training -o json | jq -r .name
-  istio-aux audit --namespace-selectors io.datastrophic/istio-aux=enabled
+  istio-aux audit -n training tfjob/mnist
   istio-aux audit --config config.yaml
   istio-aux audit --holders -o json | jq .requests.gpus
   istio-aux audit --report page.html
