@@ -171,12 +171,13 @@ AGAIN = "istio-aux restart-unmeshed -n shop --yes"
 
 async def test_explain_agrees_with_audit_and_both_say_how_a_pod_gets_its_sidecar(ask: Ask) -> None:
     """The pods of Jobs are not evicted, so no command helps with them."""
+    labels = {"pod-template-hash": "7d9"}
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "night", "uid": "j", "controller": True}
-    web = {**job, "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web"}
+    web = {**job, "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7d9"}
     async with Istio() as api:
         await api.fill()
         for owner in (job, web):
-            about = {"ownerReferences": [owner]}
+            about = {"ownerReferences": [owner], "labels": labels}
             await put_pod(api, owner["name"], {"main": RUNNING}, namespace="shop", about=about)
         found = {each["name"]: each for each in objects(await ask(api, "audit", "-o", "json"))}
         explained = objects(await ask(api, "explain", "-A", "-o", "json"))
@@ -187,8 +188,9 @@ async def test_explain_agrees_with_audit_and_both_say_how_a_pod_gets_its_sidecar
     states = {each["name"]: each["state"] for each in explained if "state" in each}
     assert states == {name: each["state"] for name, each in found.items()}
     restarts = {each["name"]: each["restart"] for each in explained if "restart" in each}
-    assert restarts == {"web": found["web"]["restart"]} == {"web": AGAIN}
-    assert {each["name"] for each in shown} >= {"night", "web"}
+    assert restarts == {"web-7d9": found["web-7d9"]["restart"]} == {"web-7d9": AGAIN}
+    assert {each["owner"] for each in shown} >= {"Job/night", "Deployment/web"}
+    assert "\nshop       deployment/web  1 " in text.out
     [why] = (each["reason"] for each in explained if each["name"] == "night")
     assert why.endswith(f"; {found['night']['fix']}")
     assert f"1 of these pods is outside the mesh: restart it:\n  {AGAIN}\n" in text.out

@@ -73,7 +73,7 @@ def about(pod: Pod) -> Found:
     """Name a pod, its owner, age and node; nothing is found yet."""
     return Found(
         **pod.metadata.key._asdict(),
-        owner=str(owners.controller(pod.metadata) or ""),
+        owner=owners.workload(owners.controller(pod.metadata), pod.labels),
         created=pod.metadata.creation_timestamp,
         node=pod.spec.node_name or "",
     )

@@ -71,6 +71,18 @@ def cron_job(job: str, created: datetime | None) -> str:
     return match[1] if -60 <= created.timestamp() - 60 * int(match[2]) <= _YEAR else ""
 
 
+def workload(owner: OwnerReference | None, labels: Mapping[str, str]) -> str:
+    """Name the controller of a pod with these labels, such as TFJob/mnist; empty if it has none.
+
+    A ReplicaSet of a Deployment is named after the Deployment and the pod's label (k8s@1.36
+    deployment/sync.go getNewReplicaSet).
+    """
+    suffix = f"-{labels.get('pod-template-hash')}"
+    if owner and owner.kind == "ReplicaSet" and owner.name.endswith(suffix):
+        return f"Deployment/{owner.name.removesuffix(suffix)}"
+    return str(owner or "")
+
+
 def group(owner: OwnerReference) -> str:
     """The API group of the owner; empty for the core group."""
     return owner.api_version.rpartition("/")[0]

@@ -14,6 +14,7 @@ from istio_aux.model.applications import EVERY, LABEL, Application, Applications
 from istio_aux.model.documents import Cooperative
 from istio_aux.model.found import Found
 from istio_aux.model.injection_request import InjectionRequest
+from istio_aux.model.owners import workload
 from istio_aux.model.text import listed
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
@@ -123,7 +124,8 @@ def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
 
 def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> Cooperative[list[Found]]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    shown = (_unmeshed(pod, pod.bare) for pod in pods if pod.bare)  # Others have changed meanwhile.
+    # Pods without a candidate have changed meanwhile.
+    shown = (_unmeshed(pod, read) for pod in pods if (read := pod.candidate))
     found = yield from in_order(shown, lambda each: (each.since, each.namespace, each.name))
     return found[:limit]
 
@@ -137,7 +139,7 @@ def _unmeshed(pod: StoredPod, read: Candidate) -> Found:
     return Found(
         **pod.key._asdict(),
         state="unmeshed",
-        owner=str(read.owner or ""),
+        owner=workload(read.owner, read.injection.labels),
         reason=reason,
         since=datetime.fromtimestamp(read.created, UTC),
         code=found.code if found else "",
