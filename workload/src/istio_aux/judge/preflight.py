@@ -17,7 +17,6 @@ from istio_aux.injector.capture import AGENTS, CONFIG_MAP, Agent, CniConfig, Nod
 from istio_aux.injector.injection import Expectation, injection_label
 from istio_aux.injector.probe_rules import of_kubelets
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.kube.errors import MAY_NOT
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, START, start_order
 from istio_aux.model.answers import Liveness
 from istio_aux.model.election import LeaseRecord
@@ -26,7 +25,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.pod import Pod, decode
 from istio_aux.model.policy import Capability, Right, StartPolicy
-from istio_aux.model.text import NO_COMMAND, Command, command, listed, one_line, shortened
+from istio_aux.model.text import MAY_NOT, NO_COMMAND, Command, command, listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before
 from istio_aux.quit.rules import Action, Quit
 from istio_aux.repair import rules as repair

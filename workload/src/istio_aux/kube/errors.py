@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from istio_aux.model.text import printable
+from istio_aux.model.text import MAY_NOT, printable
 
 # Longest Retry-After in seconds. The API server asks for 1 to 10, a proxy perhaps for a day.
 LONGEST_WAIT = 300.0
@@ -92,10 +92,6 @@ class ApiError(KubeError):
 UNANSWERED = (KubeError, TimeoutError)
 # One object cannot be read. The API server answers, so others may be.
 UNREAD = (ApiError, InvalidNameError, UnreadableError)
-
-
-MAY_NOT = "this account may not "
-"""What `gap` begins with if the account lacks a right."""
 
 
 def gap(error: KubeError, right: str) -> str:

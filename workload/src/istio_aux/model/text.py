@@ -46,6 +46,10 @@ def quoted(value: str, longest: int = _SHOWN) -> str:
     return printable_json(msgspec.json.encode(shortened(value, longest))).decode()
 
 
+MAY_NOT = "this account may not "
+"""What texts about a right that is lacking begin with; the right follows."""
+
+
 def listed(names: Collection[str], gap: str = ", ", *, most: int = _LISTED) -> str:
     """Join names; of many, the first ones, and how many more there are."""
     more = len(names) - most
