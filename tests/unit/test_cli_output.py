@@ -83,11 +83,13 @@ async def test_a_command_to_paste_is_for_the_cluster_that_was_asked(
         await fill(api, "a")
         flags = reached(api)
         text = await asyncio.to_thread(run, "audit", *flags, columns=None)
+        named = await asyncio.to_thread(run, "audit", "training/a", *flags, columns=None)
         [found] = objects(await asyncio.to_thread(run, "audit", *flags, "-o", "json"))
     [command] = [line for line in text.out.splitlines() if "istio-aux quit" in line]
     assert shlex.split(command) == ["istio-aux", "quit", "-n", "training", "--yes", *flags]
     free = ["istio-aux", "quit", "-n", "training", "a", "--yes"]
     assert shlex.split(found["free"]) == [*free, *flags]
+    assert [*free, *flags] in map(shlex.split, named.out.splitlines()), "and no other pod"
 
 
 async def test_check_begins_with_the_versions_of_cluster_istio_and_installation(ask: Ask) -> None:

@@ -326,6 +326,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     return tally.audit(
         found,
         among=request.among(tally.pods),
+        narrowed=bool(request.targets or request.selector.requirements),
         ignore=request.ignore,
         unread=(*gaps, *unread),
         remarks=remarks,

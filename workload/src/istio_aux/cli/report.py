@@ -76,6 +76,7 @@ class Audit(msgspec.Struct, frozen=True):
     unknown: int = 0  # Pods that cannot be read, or may hang, or may lack their sidecar.
     installations: Installations = Installations()  # Those whose settings count.
     among: str = ""  # Where pods were looked for.
+    narrowed: bool = False  # Whether only pods of some names or labels were looked for.
     ignored: Sequence[str] = ()  # Codes of the findings that are left out.
     notes: tuple[str, ...] = ()  # What is not known, a line each.
 
@@ -244,7 +245,7 @@ def audit_text(
         _table(terminal, columns, by_owner(findings, "state"))
         or [f"no pod hangs or lacks its sidecar {audit.among}"],
         _most([each.text for each in audit.holders()], "holders", terminal),
-        sentences.left_out(findings, terminal),
+        sentences.left_out(findings, terminal, narrowed=audit.narrowed),
         sentences.unmeshed(findings, terminal),
         sentences.pages((finding.code for finding in findings), terminal),
         ["; ".join(filter(None, (summary, ignored(audit.ignored))))],

@@ -17,7 +17,7 @@ from istio_aux.model.findings import Code
 from istio_aux.model.found import Found
 from istio_aux.model.pod import Pod
 from istio_aux.model.resources import total
-from istio_aux.model.text import NO_COMMAND, Command, command
+from istio_aux.model.text import NO_COMMAND, Command, command, commands
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import FINISHED, Action, Quit
 from istio_aux.repair.rules import NotKnown, RepairAction, ReportUnmeshed
@@ -96,8 +96,11 @@ def policy(text: str, terminal: Terminal) -> list[str]:
     ]
 
 
-def left_out(findings: Sequence[Found], terminal: Terminal) -> list[str]:
-    """Say how many pods no installation looks after, by reason, and which commands help."""
+def left_out(findings: Sequence[Found], terminal: Terminal, *, narrowed: bool) -> list[str]:
+    """Say how many pods no installation looks after, by reason, and which commands help.
+
+    ``narrowed``: there are others, which a command for a whole namespace would free, too.
+    """
     groups: dict[tuple[str, str, Command], list[Found]] = defaultdict(list)
     for each in findings:
         if each.left_out:
@@ -117,13 +120,13 @@ def left_out(findings: Sequence[Found], terminal: Terminal) -> list[str]:
         lines.append(f"and {more} more reasons")
     if freed := [each for each in findings if each.free]:
         spaces = sorted({each.namespace for each in freed})
-        lines += to_paste(
-            f"free the {len(freed)} stuck ones",
-            command("istio-aux quit -n {} --yes", spaces[0])
-            if len(spaces) == 1
-            else command("istio-aux quit -A --yes"),
-            terminal,
-        )
+        every = "istio-aux quit -n {} --yes" if len(spaces) == 1 else "istio-aux quit -A --yes"
+        run = command(every, spaces[0])
+        if narrowed:
+            names = {at: [each.name for each in freed if each.namespace == at] for at in spaces}
+            by_name = (command("istio-aux quit -n {} {} --yes", *each) for each in names.items())
+            run = commands(*by_name) if len(freed) <= MOST else NO_COMMAND
+        lines += to_paste(f"free the {len(freed)} stuck ones", run, terminal)
     return lines
 
 

@@ -144,6 +144,7 @@ class _Snapshot:
         audit = tally.audit(
             found,
             among=request.among(tally.pods),
+            narrowed=bool(request.selector.requirements),
             ignore=request.ignore,
             unread=unread,
             notes=notes,

@@ -50,6 +50,7 @@ class Tally:
         found: Installations,
         *,
         among: str,
+        narrowed: bool,
         ignore: Iterable[str],
         unread: Iterable[str] = (),
         remarks: Iterable[Remark] = (),
@@ -82,6 +83,7 @@ class Tally:
             unknown,
             installations=found,
             among=among,
+            narrowed=narrowed,
             ignored=[it.code for it in (*self.findings, *remarks) if it.code in ignored],
             notes=(*notes, *(str(each) for each in remarks if each.code not in ignored)),
         )
