@@ -197,6 +197,7 @@ def network_renewed_meanwhile(play: Play) -> None:
     play.cni.take_away()
     play.renew_networks()
     all_run(play.client, play.namespace, 2)
+    # The agent stays away for longer than a pod needs to be outside: there is no event of that.
     time.sleep(SETTLED + LAG)
     play.cni.come_back()
     play.cni.await_ready()
