@@ -180,10 +180,16 @@ class Workload:
 
     def await_capability(self, capability: str) -> None:
         """Return when the program says that cluster and Istio can do this."""
-        lab.until(
-            lambda: self.status().get("capability") == capability,
-            what=f"{self.unit} to say {capability} ({self.process.log})",
-        )
+
+        def said() -> bool:
+            status = self.status()
+            if status.get("capability") != capability:
+                # A time-out shows it.
+                raise LookupError(status.get("capability-why"), status.get("injectors"))
+            return True
+
+        what = f"{self.unit} to say {capability} ({self.process.log})"
+        lab.until(said, what=what, ignoring=(LookupError,))
 
     def status(self) -> dict[str, Any]:
         """What ``/status`` says; empty when nobody answers."""

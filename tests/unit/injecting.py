@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import dataclasses
 import json
@@ -53,12 +52,6 @@ def dead(_pod: dict[str, Any]) -> web.Response:
     """What a dry run answers while nothing listens at istiod's endpoint."""
     why = f'failed calling webhook "{ISTIOS}": failed to call webhook: connection refused'
     return refusal(500, "InternalError", f"Internal error occurred: {why}")
-
-
-async def silence(_pod: dict[str, Any]) -> web.Response:
-    """A dry run of a pod for which the API server waits for istiod."""
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 class Cluster(ApiServer):

@@ -18,7 +18,7 @@ from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import parse_namespaces
 from unit.apiserver import refusal
 from unit.asynchronous import until
-from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, silence, watching
+from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, watching
 from unit.istio.sidecar import World
 from unit.test_injector_watcher import injector, told
 
@@ -184,9 +184,9 @@ async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is asked twice. A slow one has more time from its first answer on, and stays live."""
-    monkeypatch.setattr(probe, "DEADLINE", 0.2)
-    monkeypatch.setattr(probe, "DRY_RUN", 2.0)
-    states: list[Liveness] = []
+    monkeypatch.setattr(probe, "DEADLINE", 0.5)
+    monkeypatch.setattr(probe, "DRY_RUN", 60.0)
+    states, answering = list[Liveness](), asyncio.Event()
     async with (
         Cluster() as api,
         watching(
@@ -195,23 +195,25 @@ async def test_a_hung_istiod_is_live_no_more_and_one_that_is_slow_is_again(
     ):
         api.lead()
         await told(watcher, Liveness.LIVE)
-        working, answers = api.dry_run, list[int]()
+        working = api.dry_run
 
         async def slow(pod: dict[str, Any]) -> web.Response:
-            await asyncio.sleep(0.5)
-            answers.append(1)
+            await answering.wait()
+            await asyncio.sleep(0.75)
             made = working(pod)
             assert isinstance(made, web.Response)
             return made
 
         asked = len(api.dry_runs)
-        api.dry_run = silence
-        assert "no answer within 0.2 s" in (await told(watcher, Liveness.NOT_PROBED)).why
+        api.dry_run = slow
+        assert "no answer within 0.5 s" in (await told(watcher, Liveness.NOT_PROBED)).why
         assert len(api.dry_runs) >= asked + 2
 
         states.clear()
-        api.dry_run = slow
-        await until(lambda: len(answers) > 4, "it has answered late, again and again")
+        answering.set()
+        await told(watcher, Liveness.LIVE)
+        asked = len(api.dry_runs)
+        await until(lambda: len(api.dry_runs) > asked + 4, "it answers late, again and again")
         assert states == [Liveness.LIVE]
 
 

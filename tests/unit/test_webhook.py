@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.injector.probe_rules import WORD
+from istio_aux.injector.probe_rules import WORD, Question
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.serving import ServingLimits
 from istio_aux.start import plan, webhook
@@ -177,6 +177,21 @@ async def test_each_of_many_pipelined_reviews_logs_one_line(tmp_path: Path) -> N
     reason = "added holdApplicationUntilProxyStarts"
     assert lines[0].items() >= {"uid": "u-1", "outcome": "hold", "reason": reason}.items()
     assert lines[0]["message"].startswith("training/job-")
+
+
+async def test_a_probe_of_the_injector_is_no_line_of_the_log_and_is_not_warned(
+    tmp_path: Path,
+) -> None:
+    """Each process sends some every few seconds, for as long as it runs."""
+    path, probe = tmp_path / "log", json.loads(Question("training", {}).body(native=True))
+    with logging_to(path.open("wb")):
+        async with serving() as hook:
+            body = json.dumps(reviewed(object=probe, dryRun=True)).encode()
+            answer = await hook.ask(post(body))
+
+    assert answer.response["allowed"]
+    assert "warnings" not in answer.response
+    assert '"event":"review"' not in path.read_text()
 
 
 class Full(io.BytesIO):

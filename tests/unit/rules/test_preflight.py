@@ -272,8 +272,9 @@ def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_comman
     out = "namespace team is not selected: an admin labels it", change
     (note,) = preflight.unselected({"team": (out, 3)})
     assert (*coded([note]), note.do, note.run) == ("note IA0316", "an admin labels it", out[1])
-    assert note.what.startswith("team is injected and not selected, and has 3 Job-like pods")
-    two = f"a/ours: {out[0]}; b/other: {out[0]}"
+    pods = "Job-like pods there, whose proxies do not end: 3"
+    assert note.what == f"team is injected and not selected; {pods}"
+    two = f"a/ours, b/other: {out[0]}"
     assert [each.do for each in preflight.unselected({"team": ((two, change), 3)})] == [note.do]
     many = {f"team-{number}": (out, 1) for number in range(9)}
     *_, last = preflight.unselected(many)

@@ -126,7 +126,7 @@ def left_out(findings: Sequence[Found], terminal: Terminal, *, narrowed: bool) -
             names = {at: [each.name for each in freed if each.namespace == at] for at in spaces}
             by_name = (command("istio-aux quit -n {} {} --yes", *each) for each in names.items())
             run = commands(*by_name) if len(freed) <= MOST else NO_COMMAND
-        lines += to_paste(f"free the {len(freed)} stuck ones", run, terminal)
+        lines += to_paste(f"free the stuck {'pods' if len(freed) > 1 else 'pod'}", run, terminal)
     return lines
 
 

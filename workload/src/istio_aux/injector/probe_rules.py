@@ -89,7 +89,7 @@ class Question(Struct, frozen=True):
     def body(self, native: bool | None = None) -> bytes:
         """Return the pod as JSON; ``native``: what it asks for, None for nothing."""
         # Our own admission must not change the answer.
-        requests = {INJECT: "true", START: "none", "istio-aux.io/word": WORD}
+        requests = {INJECT: "true", START: "none", "probe.istio-aux.io/word": WORD}
         if native is not None:
             requests[NATIVE_SIDECAR] = "true" if native else "false"
         pod = dry_run_pod(self.labels, requests, restartPolicy="Never")

@@ -19,7 +19,7 @@ from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
 from istio_aux.model.sidecars import SidecarRule
-from istio_aux.model.text import NO_COMMAND, Command, command, commands
+from istio_aux.model.text import NO_COMMAND, Command, command, commands, listed
 from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.facts import PodFacts
@@ -158,16 +158,17 @@ class Installations(msgspec.Struct, frozen=True):
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, LeftOut]:
         """The installation that looks after a pod; or the first one, and why none does."""
-        reasons, change = list[str](), NO_COMMAND
+        reasons, change = dict[str, list[str]](), NO_COMMAND
         for each in self.found:
             why, run = each.left_out(pod, labels)
             if not why:
                 return each, LeftOut()
-            reasons.append(f"{each.name}: {why}" if len(self.found) > 1 else why)
+            reasons.setdefault(why, []).append(each.name)
             change = change or run
         if self.gap or not reasons:
             return self.first, LeftOut(self.gap) if self.gap else NOT_INSTALLED
-        return self.first, LeftOut("; ".join(reasons), change)
+        of_each = (f"{listed(names)}: {why}" for why, names in reasons.items())
+        return self.first, LeftOut("; ".join(of_each if len(self.found) > 1 else reasons), change)
 
     def judge(
         self,

@@ -456,8 +456,8 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Ite
         yield _note(
             check,
             Code.NOT_SELECTED,
-            f"{name} is injected and not selected, and has {number} Job-like pods:"
-            " their proxies do not end",
+            f"{name} is injected and not selected; Job-like pods there, whose proxies do not end:"
+            f" {number}",
             do,
             change,
         )

@@ -50,6 +50,7 @@ class Request(Struct, frozen=True):
     sub_resource: str | None = None
     namespace: str = ""
     operation: str = "CREATE"
+    dry_run: bool | None = None
     object: Pod | None = None
 
 
@@ -86,6 +87,7 @@ class ReviewResult(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     job: OwnerReference | None = None  # The Job of the plan.
+    dry_run: bool = False
 
 
 class _AdmissionReview(Struct, frozen=True):
@@ -131,7 +133,13 @@ def answer(
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
     planned = _plan(request, how, requested, excluded)
-    return _answer(request.uid, _line(name, _MAX_KEY), planned, _outcome(planned))
+    return _answer(
+        request.uid,
+        _line(name, _MAX_KEY),
+        planned,
+        _outcome(planned),
+        dry_run=bool(request.dry_run),
+    )
 
 
 def allow_unchanged(body: bytes, why: Malformed) -> ReviewResult:
@@ -212,7 +220,9 @@ def _outcome(planned: plan.Plan) -> Outcome:
     return Outcome.LONGER if planned.ops[0].path == plan.HOOK_COMMAND else Outcome.SIDECARS
 
 
-def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> ReviewResult:
+def _answer(
+    uid: str, name: str, planned: plan.Plan, outcome: Outcome, *, dry_run: bool = False
+) -> ReviewResult:
     reason = _line(planned.reason)
     warnings = tuple(_line(text) for text in planned.warnings)
     audit = {"reason": reason}
@@ -232,6 +242,7 @@ def _answer(uid: str, name: str, planned: plan.Plan, outcome: Outcome) -> Review
         reason=reason,
         warnings=warnings,
         job=planned.job,
+        dry_run=dry_run,
     )
 
 

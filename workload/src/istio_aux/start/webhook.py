@@ -240,15 +240,19 @@ class AdmissionWebhook:
             return web.Response(status=400, text=f"{text}\n")
         self._seconds.observe(time.perf_counter() - began)
         self._reviews.labels(answer.outcome).inc()
-        facts: dict[str, object] = {
-            "event": "review",
-            "uid": answer.uid[:36],
-            "outcome": answer.outcome,
-            "reason": answer.reason,
-        }
-        if answer.warnings:
-            facts["warnings"] = answer.warnings
-        _log.info("%s", answer.pod, extra=facts)
+        # A dry run creates no pod, and the probes of each process make some every few seconds.
+        _log.log(
+            logging.DEBUG if answer.dry_run else logging.INFO,
+            "%s",
+            answer.pod,
+            extra={
+                "event": "review",
+                "uid": answer.uid[:36],
+                "outcome": answer.outcome,
+                "reason": answer.reason,
+                **({"warnings": answer.warnings} if answer.warnings else {}),
+            },
+        )
         return web.Response(body=answer.body, content_type=JSON)
 
     def _know(self, address: str) -> None:
