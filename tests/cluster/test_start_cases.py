@@ -98,7 +98,7 @@ def in_force(
         workload.enlist()
 
     with ThreadPoolExecutor() as pool:
-        istio = pool.submit(install)
+        installing = pool.submit(install)
         begun = pool.map(begin, workloads.values())
         made = [each for by in SETTINGS for each in objects(workloads[called(by)], by)]
         for by in SETTINGS:
@@ -109,6 +109,7 @@ def in_force(
         for by in SETTINGS:
             await_account(client, name(by))
         list(begun)
+    istio = installing.result()
     for setting, workload in ((setting, workloads[called(setting)]) for setting in SETTINGS):
         workload.await_ready()
         workload.await_capability(setting.capability)
@@ -122,7 +123,7 @@ def in_force(
     for workload in workloads.values():
         workload.process.kill()
         workload.process.wait(30)
-    istio.result().remove()
+    istio.remove()
 
 
 def await_reviews(cluster: lab.Cluster) -> None:
