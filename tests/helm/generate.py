@@ -312,7 +312,7 @@ def default(name: str) -> Any:
     """A setting's default as a value of the chart."""
     match settings.default(name):
         case NamespaceSelectors() as selected:
-            return [*map(selector, selected.alternatives)]
+            return [*map(selector, sorted(selected.alternatives, key=str))]
         case _ if name in _SELECTORS:
             return {}
         case None | ():

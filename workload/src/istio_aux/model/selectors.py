@@ -139,10 +139,17 @@ class NamespaceSelectors(msgspec.Struct, frozen=True):
         return any(selector.matches(labels) for selector in self.alternatives)
 
     def missing(self, labels: Mapping[str, str]) -> dict[str, str | None] | None:
-        """As `Selector.missing`, for the alternative that needs the fewest changes."""
+        """As `Selector.missing`, for the alternative that needs the fewest changes.
+
+        Of several the one with the fewest requirements: the label that is for istio-aux alone goes
+        before one that means more, such as that of a profile.
+        """
         if labels.get(NAMESPACE_NAME) in NEVER_SELECTED or TOO_MANY_LABELS in labels:
             return None
-        found = (each.missing(labels) for each in self.alternatives)
+        found = (
+            each.missing(labels)
+            for each in sorted(self.alternatives, key=lambda each: len(each.requirements))
+        )
         # The label with the name cannot be changed.
         return min(
             (each for each in found if each is not None and NAMESPACE_NAME not in each),
