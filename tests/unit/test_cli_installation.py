@@ -48,7 +48,7 @@ def found(*told: Any) -> Any:
         ("a", {}, "kubectl label namespace training a=true"),
         ("!a", {"a": ""}, "kubectl label namespace training a-"),
         ("a=b,c=d; e=f", {}, "kubectl label namespace training e=f"),
-        ("a=b,c=d; e=f", {"a": "b"}, "kubectl label namespace training c=d"),
+        ("a=b,c=d; e=f", {"a": "b"}, "kubectl label namespace training e=f"),
         ("a=b,!c; e=f", {}, "kubectl label namespace training e=f"),
         ("kubernetes.io/metadata.name=x", {"kubernetes.io/metadata.name": "training"},
          ""),
