@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import lab
 import lab.istio
@@ -149,14 +149,17 @@ def table(cluster: lab.Cluster, in_force: dict[str, Workload]) -> dict[str, Crea
     On a machine so busy that istiod answers no dry run in time, a workload does not know it.
     """
 
-    def known() -> bool:
-        return all(
-            in_force[called(by)].status().get("capability") == by.capability for by in SETTINGS
-        )
+    def known() -> list[Any]:
+        """The injectors of each and since when they are so; nothing unless all capabilities are."""
+        told = [in_force[called(by)].status() for by in SETTINGS]
+        found = [status.get("capability") for status in told]
+        wanted = [by.capability for by in SETTINGS]
+        return [status["injectors"] for status in told] if found == wanted else []
 
     def created() -> list[Creation]:
-        made = create(cluster, *CASES) if known() else []
-        return made if known() else []
+        before = known()
+        made = create(cluster, *CASES) if before else []
+        return made if known() == before else []
 
     made = lab.until(created, what="the table, with all capabilities known")
     return {case.name: each for case, each in zip(CASES, made, strict=True)}
