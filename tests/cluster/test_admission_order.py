@@ -16,7 +16,7 @@ from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
 from lab.hooks import mutating
-from lab.meshed import annotations_of
+from lab.meshed import annotations_of, typed
 from lab.scene import Scene
 from lab.served import Programs, metric
 from lab.start_cases import HELD
@@ -62,9 +62,7 @@ def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deac
             "sideEffects": "None",
         }  # fmt: skip
         document = {"metadata": {"name": name}, "webhooks": [webhook]}
-        configuration = MutatingWebhookConfiguration.from_dict(document)
-        assert isinstance(configuration, MutatingWebhookConfiguration)
-        made[name] = client.create(configuration)
+        made[name] = client.create(typed(MutatingWebhookConfiguration, document))
     await_told(workload, "aaa-sidecar-injector", *before)
 
     [first] = made["aaa-sidecar-injector"].webhooks or []

@@ -12,7 +12,7 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
-from lab import versions
+from lab import meshed, versions
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import ask
@@ -89,9 +89,7 @@ def test_a_data_scientist_frees_all_that_hangs_and_nothing_that_works(
 ):
     """argo-workflows#1282: with exactly the rights of the page, and while no istio-aux is there."""
     first = next(yaml.safe_load_all(MANIFEST.read_text()))
-    role = Role.from_dict(first)
-    assert isinstance(role, Role)
-    client.create(role, namespace=alone.namespace)
+    client.create(meshed.typed(Role, first), namespace=alone.namespace)
     kubeconfig = bound(cluster, client, alone.namespace, "free-my-job")
     hung = started(alone, [f"hung-{number}" for number in range(HUNG)])
     at_work = started(alone, [f"works-{number}" for number in range(5)])

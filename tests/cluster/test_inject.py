@@ -108,8 +108,7 @@ def pod_of(case: Case) -> Pod:
 
 
 def asks(pod: Pod) -> bool:
-    assert pod.metadata
-    return (pod.metadata.labels or {}).get(INJECT) == "true"
+    return (meshed.meta(pod).labels or {}).get(INJECT) == "true"
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +141,7 @@ def in_force(
         what="the configuration to be in force",
     )
     yield made
-    for resource in made:
-        assert resource.metadata
-        client.delete(type(resource), str(resource.metadata.name))
+    meshed.delete(client, made)
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,6 @@ def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Valu
     """Every object that an application can own, in a model of its own, and no unit."""
     name = f"model-{secrets.token_hex(3)}"
     made = client.create(Namespace(metadata=ObjectMeta(name=name)))
-    assert made.metadata
     values = manifests.Values(
         APP,
         name,
@@ -54,7 +53,7 @@ def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Valu
         ambient=True,
         repairs=True,
         ca_bundle=make_authority(APP, name).certificate,
-        owner=made.metadata.uid or "",
+        owner=meshed.meta(made).uid or "",
     )
     of_charm.apply(client, manifests.render(values), manager=APP)
     lease = ObjectMeta(name=APP, namespace=name)
@@ -127,8 +126,7 @@ def test_what_is_left_is_cleaned_up_by_hand(
 
     assert not left(client, model)
     assert not [*client.list(Lease, namespace=model)]
-    metadata = client.get(Namespace, selected).metadata
-    assert metadata
+    metadata = meshed.meta(client.get(Namespace, selected))
     assert "istio-injection" not in (metadata.labels or {})
     assert objects.INJECTED_BY not in (metadata.annotations or {})
     follow(cluster, model)
@@ -158,8 +156,7 @@ OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{LONG_MODEL}/{
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:
     """Istio's label, and the annotation that says who set it."""
-    metadata = client.get(Namespace, namespace).metadata
-    assert metadata
+    metadata = meshed.meta(client.get(Namespace, namespace))
     said = {**(metadata.labels or {}), **(metadata.annotations or {})}
     return {key: said[key] for key in OURS if key in said}
 
@@ -188,9 +185,8 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
 def test_a_label_that_comes_between_look_and_act_is_not_overwritten(
     client: lightkube.Client, namespace: str
 ):
-    metadata = client.get(Namespace, namespace).metadata
-    assert metadata
-    seen = Found(namespace, metadata.uid or "", {}, {})
+    uid = meshed.meta(client.get(Namespace, namespace)).uid
+    seen = Found(namespace, uid or "", {}, {})
     label(client, namespace, "disabled")
 
     with pytest.raises(ReconcileError, match="conflict"):

@@ -46,10 +46,7 @@ def pods(client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
         lose(kubelet, client.create(meshed.pod(name, "lost")))
     labelled = {"web": (INJECTED, "app.kubernetes.io/name"), "hands-off": (CHOSEN, "hands-off")}
     for name, (namespace, key) in labelled.items():
-        pod = meshed.pod(namespace, name)
-        assert pod.metadata
-        pod.metadata.labels = {key: name}
-        lose(kubelet, client.create(pod))
+        lose(kubelet, client.create(meshed.pod(namespace, name, labels={key: name})))
 
 
 def lose(kubelet: ScriptedKubelet, pod: Pod) -> None:
@@ -245,8 +242,7 @@ def test_nothing_is_created_or_evicted_where_istio_injects_nothing(
     account: Account, namespace: str
 ):
     pod = meshed.pod(namespace, "none")
-    assert pod.metadata
-    pod.metadata.uid, pod.metadata.resourceVersion = "1", "1"
+    meshed.meta(pod).uid, meshed.meta(pod).resourceVersion = "1", "1"
 
     for refusal in (
         account.create(nobody(namespace), dryRun="All"),

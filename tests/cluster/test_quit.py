@@ -80,21 +80,17 @@ def test_a_label_on_its_namespace_frees_a_job_that_hangs_beside_its_sidecar(
 
 
 def test_a_job_of_an_injected_application_ends_in_a_namespace_that_is_not_selected(
-    client: lightkube.Client, kubelet: ScriptedKubelet, scene: Scene, programs: Programs
+    kubelet: ScriptedKubelet, scene: Scene, programs: Programs
 ):
     """With the workload's own rights; of the same namespace nothing else is touched."""
     programs("asked", inject=(Applications(scene.namespace, ("web",)),))
     other = scene.start("other")
     kubelet.finish(other, "main")
-    web = meshed.pod(scene.namespace, "web")
-    assert web.metadata
-    web.metadata.labels = {"app.kubernetes.io/name": "web"}
-    made = client.create(web)
-    kubelet.run(made)
+    web = scene.start("web", labels={"app.kubernetes.io/name": "web"})
 
-    kubelet.finish(made, "main")
+    kubelet.finish(web, "main")
 
-    scene.await_phase(made, "Succeeded")
+    scene.await_phase(web, "Succeeded")
     assert kubelet.execs_of(other) == []
 
 

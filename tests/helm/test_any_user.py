@@ -9,7 +9,7 @@ from pathlib import Path
 import lab
 import pytest
 from lab.creation import send
-from lab.meshed import nameless
+from lab.meshed import delete, nameless
 from lab.release import Release
 from lightkube import Client, codecs
 from lightkube.models.meta_v1 import ObjectMeta
@@ -58,10 +58,7 @@ def assigned(client: Client, cluster: lab.Cluster) -> Iterator[None]:
         what="pods to get their user",
     )
     yield
-    for each in policies:
-        assert each.metadata
-        assert each.metadata.name
-        client.delete(type(each), each.metadata.name)
+    delete(client, policies)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
-import lab
 import manifests
+from lab import Cluster, meshed
 
 PODS = "/api/v1/namespaces/{}/pods"
 QUIT = manifests.QUIT_COMMANDS[2]
@@ -27,7 +27,7 @@ DRY_RUN = {"dryRun": "All"}
 class Account:
     """Asks the API server as one ServiceAccount."""
 
-    def __init__(self, cluster: lab.Cluster, kubeconfig: Path) -> None:
+    def __init__(self, cluster: Cluster, kubeconfig: Path) -> None:
         (user,) = json.loads(kubeconfig.read_text())["users"]
         self._http = httpx2.Client(
             base_url=cluster.server,
@@ -65,8 +65,8 @@ class Account:
 
     def create(self, pod: Pod, **options: str) -> str:
         """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""
-        assert pod.metadata
-        return self._ask("POST", PODS.format(pod.metadata.namespace), pod.to_dict(), **options)
+        path = PODS.format(meshed.meta(pod).namespace)
+        return self._ask("POST", path, pod.to_dict(), **options)
 
     def create_lease(self, namespace: str, metadata: dict[str, Any], **spec: Any) -> str:
         lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}
@@ -97,16 +97,15 @@ class Account:
 
     def evict(self, pod: Pod, *preconditions: str, **options: Any) -> str:
         """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
-        assert pod.metadata
-        namespace, name = pod.metadata.namespace, pod.metadata.name
-        seen = {field: getattr(pod.metadata, field) for field in preconditions}
+        about = meshed.meta(pod)
+        seen = {field: getattr(about, field) for field in preconditions}
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": about.name, "namespace": about.namespace},
             "deleteOptions": {"dryRun": ["All"], "preconditions": seen, **options},
         }
-        return self._ask("POST", f"{_path(f'{namespace}/{name}')}/eviction", eviction)
+        return self._ask("POST", f"{_path(f'{about.namespace}/{about.name}')}/eviction", eviction)
 
     def patch(self, path: str, change: dict[str, Any]) -> str:
         """Merge `change` into what is at `path`, as a dry run; returns as `connect` does."""
@@ -123,7 +122,7 @@ class Account:
         )
 
 
-def administrator(cluster: lab.Cluster, namespace: str, account: str) -> Account:
+def administrator(cluster: Cluster, namespace: str, account: str) -> Account:
     """The account, which may do anything from now on as far as RBAC says."""
     binding = ClusterRoleBinding(
         metadata=ObjectMeta(name=f"{namespace}-{account}-is-an-administrator"),

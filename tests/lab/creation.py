@@ -19,8 +19,8 @@ from typing import Any, Self
 import aiohttp
 from lightkube.resources.core_v1 import Pod
 
-from lab.clusters import Cluster
-from lab.waiting import until
+from lab import Cluster, until
+from lab.meshed import meta, typed
 
 # Seconds. The API server itself gives a creation 34 s, and the machine may be very busy.
 ANSWER = 120.0
@@ -48,9 +48,7 @@ class Creation:
         document = json.loads(self.body)
         if self.status != 201:
             raise ValueError(document["message"])
-        pod = Pod.from_dict(document)
-        assert isinstance(pod, Pod)
-        return pod
+        return typed(Pod, document)
 
     def audit(self, cluster: Cluster) -> dict[str, str]:
         """The annotations of its event in the audit log, once there. Raises TimeoutError."""
@@ -173,8 +171,7 @@ def _session(cluster: Cluster) -> aiohttp.ClientSession:
 
 
 def _request(cluster: Cluster, pod: Pod) -> tuple[str, bytes]:
-    assert pod.metadata
-    url = f"{cluster.server}/api/v1/namespaces/{pod.metadata.namespace}/pods"
+    url = f"{cluster.server}/api/v1/namespaces/{meta(pod).namespace}/pods"
     return url, json.dumps(pod.to_dict()).encode()
 
 

@@ -9,7 +9,7 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 
 import lab.istio
-from lab.meshed import PROXY, annotations_of
+from lab.meshed import PROXY, annotations_of, typed
 from lab.outcome import await_end
 from lab.waiting import until
 from lab.workloads import Workload, container, job, pod, template
@@ -45,7 +45,7 @@ def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> No
 def tried(client: Client, namespace: str) -> Shape:
     """The shape of a new pod, by a dry run."""
     probe = Workload("probe", pod(RUN, **GRACE)).in_namespace(namespace)
-    return shape(_typed(client.create(probe, dry_run=True)))
+    return shape(typed(Pod, client.create(probe, dry_run=True)))
 
 
 def shape(made: Pod) -> Shape:
@@ -59,10 +59,4 @@ def complete(client: Client, namespace: str, name: str) -> Pod:
     run = Workload(name, job(template(RUN, **GRACE)))
     client.create(run.in_namespace(namespace))
     [made] = await_end(client, run, namespace).pods
-    return _typed(made)
-
-
-def _typed(found: Any) -> Pod:
-    made = Pod.from_dict(found)
-    assert isinstance(made, Pod)
-    return made
+    return typed(Pod, made)

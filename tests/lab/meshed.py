@@ -1,10 +1,12 @@
-"""Pods as Istio leaves them, for tests that are not about injection, and facts of such pods."""
+"""Pods as Istio leaves them, for tests that are not about injection, and facts of such objects."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
+from lightkube import Client
+from lightkube.core.dictmixin import DictMixin
 from lightkube.models import core_v1, meta_v1
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
@@ -12,6 +14,7 @@ from lightkube.resources.core_v1 import Pod
 from lab import images
 
 PROXY = "istio-proxy"
+Model = TypeVar("Model", bound=DictMixin)
 
 
 def pod(
@@ -22,6 +25,7 @@ def pod(
     payload: Sequence[str] = ("main",),
     sidecar: Literal["classic", "native"] | None = "classic",
     annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Pod:
     """A pod with these payload containers and, unless ``sidecar`` is None, an istio-proxy.
@@ -40,7 +44,10 @@ def pod(
         init.append(proxy)
     return Pod(
         metadata=meta_v1.ObjectMeta(
-            name=name, namespace=namespace, annotations=dict(annotations or {})
+            name=name,
+            namespace=namespace,
+            annotations=dict(annotations or {}),
+            labels=dict(labels or {}),
         ),
         spec=core_v1.PodSpec(
             containers=containers,
@@ -51,44 +58,52 @@ def pod(
     )
 
 
-def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what: Any) -> Pod:
+def nameless(namespace: str, **what: Any) -> Pod:
     """The same pod with a name that the API server makes up, as for those of a controller."""
     made = pod(namespace, "", **what)
-    assert made.metadata
-    made.metadata.name, made.metadata.generateName = None, "worker-"
-    made.metadata.labels = dict(labels or {})
+    meta(made).name, meta(made).generateName = None, "worker-"
     return made
 
 
 def job(of: Pod, marks: Mapping[str, str] | None = None, **spec: Any) -> Job:
     """A Job of pods like this one, under its name; ``marks`` are its labels and annotations."""
-    assert of.metadata
     assert of.spec
-    metadata = {"name": of.metadata.name, "namespace": of.metadata.namespace}
+    metadata = {"name": meta(of).name, "namespace": meta(of).namespace}
     metadata |= {"labels": marks, "annotations": marks} if marks else {}
     template = {"spec": of.spec.to_dict()}
-    made = Job.from_dict({"metadata": metadata, "spec": {"template": template, **spec}})
-    assert isinstance(made, Job)
-    return made
+    return typed(Job, {"metadata": metadata, "spec": {"template": template, **spec}})
 
 
 def written(document: Mapping[str, Any], namespace: str) -> Pod:
     """A pod as its author wrote it, in a namespace."""
     metadata = {**document["metadata"], "namespace": namespace}
-    pod = Pod.from_dict({**document, "metadata": metadata})
-    assert isinstance(pod, Pod)
-    return pod
+    return typed(Pod, {**document, "metadata": metadata})
 
 
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:
-    container = core_v1.Container.from_dict({"name": name, "image": image, **more})
-    assert isinstance(container, core_v1.Container)
-    return container
+    return typed(core_v1.Container, {"name": name, "image": image, **more})
+
+
+def typed(model: type[Model], document: Any) -> Model:
+    """An object of this model that says the same as the document."""
+    made: Any = model.from_dict(document)
+    return made
+
+
+def meta(found: Any) -> meta_v1.ObjectMeta:
+    """The metadata of an object, which the models do not promise."""
+    assert found.metadata
+    return found.metadata
+
+
+def delete(client: Client, made: Iterable[Any]) -> None:
+    for each in made:
+        kind: Any = type(each)
+        client.delete(kind, str(meta(each).name), namespace=meta(each).namespace)
 
 
 def annotations_of(pod: Pod) -> dict[str, str]:
-    assert pod.metadata is not None
-    return pod.metadata.annotations or {}
+    return meta(pod).annotations or {}
 
 
 def has_sidecar(pod: Pod) -> bool:

@@ -18,7 +18,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
 import lab
-from lab import tools
+from lab import meshed, tools
 from lab.creation import send
 from lab.waiting import until
 from tools import errors, rock
@@ -121,8 +121,8 @@ class Release:
         """The SHA-256 of the certificates that its pods serve, as they say."""
         found: set[str] = set()
         for pod in self.pods(client):
-            assert pod.metadata
-            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod.metadata.name}:8080/proxy/status"
+            name = meshed.meta(pod).name
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{name}:8080/proxy/status"
             status, body = send(self._cluster, "GET", path, b"")
             found.add(json.loads(body)["certificate"] if status == 200 else body.decode())
         return found

@@ -45,9 +45,8 @@ class Scene:
 
     def notes(self, pod: Pod, reason: str = "") -> list[str]:
         """The notes of the Events on the pod, of this reason if there is one."""
-        assert pod.metadata is not None
         found = self.client.list(Event, namespace=self.namespace)
-        mine = [event for event in found if event.involvedObject.uid == pod.metadata.uid]
+        mine = [event for event in found if event.involvedObject.uid == meshed.meta(pod).uid]
         return [event.message or "" for event in mine if reason in ("", event.reason)]
 
     def await_event(self, pod: Pod, reason: str) -> None:
@@ -68,5 +67,4 @@ class Scene:
 
 
 def _name(pod: Pod) -> str:
-    assert pod.metadata is not None
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+    return f"{meshed.meta(pod).namespace}/{meshed.meta(pod).name}"

@@ -89,8 +89,7 @@ def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
 
 
 def is_changed(pod: Pod) -> bool:
-    assert pod.metadata
-    return STARTED_WITH in (pod.metadata.annotations or {})
+    return STARTED_WITH in meshed.annotations_of(pod)
 
 
 def gated(gate: Path) -> Image:

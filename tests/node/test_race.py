@@ -20,7 +20,7 @@ from demo.node import MODEL
 from lab import images
 from lab.deployed import ROOT
 from lab.juju.kubernetes import run_application
-from lab.meshed import has_sidecar, is_ready
+from lab.meshed import has_sidecar, is_ready, meta
 from lightkube import Client
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -62,12 +62,12 @@ class World:
     def look(self) -> Seen:
         return Seen(
             pods={
-                name_of(pod): pod
+                str(meta(pod).name): pod
                 for model in (MODEL, ELSEWHERE)
                 for pod in self.client.list(Pod, namespace=model)
             },
             stateful_sets={
-                str(found.metadata and found.metadata.name): written(found)
+                str(meta(found).name): written(found)
                 for model in (MODEL, ELSEWHERE)
                 for found in self.client.list(StatefulSet, namespace=model)
             },
@@ -102,16 +102,11 @@ class World:
         return lab.until(shown, what=f"the asking charm to get the answer {answer}")
 
 
-def name_of(pod: Pod) -> str:
-    return str(pod.metadata and pod.metadata.name)
-
-
 def written(stateful_set: StatefulSet) -> tuple[Any, ...]:
-    assert stateful_set.metadata
-    managers = stateful_set.metadata.managedFields or []
+    managers = meta(stateful_set).managedFields or []
     spec = stateful_set.spec and stateful_set.spec.to_dict()
     return (
-        stateful_set.metadata.generation,
+        meta(stateful_set).generation,
         spec,
         [m.to_dict() for m in managers if m.subresource != "status"],
     )

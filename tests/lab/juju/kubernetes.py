@@ -13,7 +13,7 @@ from typing import Any
 from lightkube import Client, codecs
 from lightkube.codecs import AnyResource
 
-from lab import images, kubeconfig
+from lab import images, kubeconfig, meshed
 
 MANIFESTS = Path(__file__).parent / "manifests"
 PLACEHOLDER = "65535/tcp"
@@ -58,11 +58,8 @@ class Objects:
     def delete(self) -> None:
         """Remove everything again, the rights last: a charm's remove hook may need them."""
         service = _load("service", **self._names, **self._published)
-        for each in (*reversed(service), *reversed(_load("rights", **self._names))):
-            assert each.metadata
-            assert each.metadata.name
-            kind: Any = type(each)
-            self._client.delete(kind, each.metadata.name, namespace=each.metadata.namespace)
+        rights = _load("rights", **self._names)
+        meshed.delete(self._client, [*reversed(service), *reversed(rights)])
 
     def _apply(self, manifest: str, **more: Any) -> None:
         for each in _load(manifest, **self._names, **more):

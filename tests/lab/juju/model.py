@@ -12,7 +12,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import Namespace
 from lightkube.types import CascadeType
 
-from lab import Cluster, ending
+from lab import Cluster, ending, meshed
 
 from . import kubernetes
 from .agent import Agent
@@ -54,9 +54,8 @@ class Model:
         for unit in self.agent.units.values():
             unit.kill()
         self.agent.units.clear()
-        for webhooks in self.client.list(MutatingWebhookConfiguration, labels={MODEL: self.name}):
-            assert webhooks.metadata
-            self.client.delete(MutatingWebhookConfiguration, webhooks.metadata.name or "")
+        labels: Any = {MODEL: self.name}
+        meshed.delete(self.client, self.client.list(MutatingWebhookConfiguration, labels=labels))
 
     def deploy(
         self,
