@@ -175,8 +175,7 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
                 os.kill(pid, signal.SIGKILL)
 
     def away(process: lab.Process, seconds: float) -> None:
-        process.kill()
-        process.wait(QUIET)
+        process.end()
         time.sleep(seconds)  # The length of the outage is what is tested.
         process.start()
 

@@ -127,8 +127,7 @@ def test_a_webhook_that_was_killed_blocks_no_pod_and_is_used_once_it_is_back(
     cluster: lab.Cluster, mortal: Workload, its_scene: Scene
 ):
     """istio#26380: nobody listens; nothing has to be repaired by hand."""
-    mortal.process.kill()
-    mortal.process.wait(30)
+    mortal.process.end()
 
     await_unchanged(cluster, its_scene)
 
@@ -203,8 +202,7 @@ def test_a_killed_replica_fails_no_creation(
     cluster: lab.Cluster, replicas: list[Workload], replicated: Scene
 ):
     """istio#26380: pods may be unchanged, but only until the dead process is out of the Service."""
-    replicas[1].process.kill()
-    replicas[1].process.wait(30)
+    replicas[1].process.end()
 
     # More at once than the API server has connections to the other one: some go to the dead one.
     burst = [meshed.nameless(replicated.namespace, sidecar=None) for _ in range(MANY)]

@@ -23,7 +23,6 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 ACTIVE = lab.istio.TAG
 PROMPT = 20.0  # Seconds. An injector that is live is asked every 5 s.
-SOON = 30.0
 SETTINGS = {"quit": "disabled", "lease": "watching/watching"}
 
 
@@ -78,11 +77,8 @@ def istiod(cluster: lab.Cluster, workload: Workload, meshed: str) -> Iterator[la
 @pytest.fixture
 def live(istiod: lab.istio.Istio, injectors: Injectors) -> lab.istio.Istio:
     """The same with all that it needs, and told to be live."""
-    if not istiod.process.running:
-        istiod.start()
-
     istiod.configure()
-    istiod.serve()
+    istiod.come_back()
     istiod.trust(istiod.bundle)
     injectors.await_state("live")
     return istiod
@@ -94,12 +90,6 @@ def bundle(path: Path) -> str:
 
 def foreign(folder: Path) -> str:
     return bundle(Authority(folder).pair.certificate)
-
-
-def die(istio: lab.istio.Istio) -> None:
-    """End the process; its endpoint goes on being called ready."""
-    istio.process.kill()
-    istio.process.wait(SOON)
 
 
 def deactivate(istio: lab.istio.Istio) -> None:
@@ -128,7 +118,8 @@ CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
     "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "unknown authority"),
     "not ready": (lambda istio, _: istio.serve(ready=False), "no-endpoint", "no ready endpoint"),
     "no slice": (lambda istio, _: unlist(istio), "no-service", "has no EndpointSlice"),
-    "killed": (lambda istio, _: die(istio), "refused", "failed calling webhook"),
+    # Its endpoint goes on being called ready.
+    "killed": (lambda istio, _: istio.process.end(), "refused", "failed calling webhook"),
     "deactivated": (lambda istio, _: deactivate(istio), "deactivated", "none of its webhooks"),
 }
 

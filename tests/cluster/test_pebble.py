@@ -80,8 +80,7 @@ def pebble(
         ignoring=(ops.pebble.ConnectionError,),
     )
     yield client
-    process.kill()
-    process.wait(10)
+    process.end()
 
 
 def container(client: ops.pebble.Client) -> ops.Container:
@@ -164,8 +163,7 @@ def answers(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Path, str]]:
     for name in ("livez", "readyz"):
         (folder / name).touch()
     yield folder, f"http://127.0.0.1:{port}"
-    process.kill()
-    process.wait(10)
+    process.end()
 
 
 def of_answers(layer: Any, url: str) -> Any:

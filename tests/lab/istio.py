@@ -6,6 +6,7 @@ PyPI (`lab.images`). There are no gateways, and no CNI plugin.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -37,8 +38,6 @@ World = Literal["default", "on request", "never"]
 later; only for pods that ask for it, as with Istio 1.24 or later elsewhere (or with
 ENABLE_NATIVE_SIDECARS=false); or never, as with Istio 1.23, which does not know the annotation."""
 
-# Measured on 2 cores: 3 s until the injector is live.
-LIVE = 100
 # What `istioctl install` leaves beside a tag `default`: no pod is for this configuration.
 DEACTIVATED = {"matchLabels": {"istio.io/deactivated": "never-match"}}
 TAG = "istio-revision-tag-default"
@@ -142,17 +141,35 @@ class Istio:
         self.process = self.cluster.spawn(name, argv, env=environment)
         ports.await_listener(self.process, self.cluster.host, self.port)
 
+    def go_away(self) -> None:
+        """End its process, which is the endpoint of its Service no more."""
+        self.serve(ready=False)
+        self.process.end()
+
+    def come_back(self) -> None:
+        """Start its process unless it runs; returns when it serves."""
+        if not self.process.running:
+            self.start()
+        self.serve()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Be away for a block, or until it `come_back`; live at the end."""
+        self.go_away()
+        try:
+            yield
+        finally:
+            self.come_back()
+            self.await_live()
+
     def become(self, native: World) -> None:
         """Go on as another Istio, in another pod; returns when that one is live."""
         if native == self._native:
             return
         self._native = native
-        self.serve(ready=False)
-        self.process.kill()
-        self.process.wait(LIVE)
+        self.go_away()
         self.configure()
-        self.start()
-        self.serve()
+        self.come_back()
         self.await_live()
 
     def configure(self) -> None:
@@ -182,8 +199,7 @@ class Istio:
             for name in (self.service, self.discovery):
                 client.delete(Service, name, namespace=self.namespace)
                 client.delete(EndpointSlice, name, namespace=self.namespace)
-        self.process.kill()
-        self.process.wait(LIVE)
+        self.process.end()
 
     def _as_native(self, document: dict[str, Any]) -> dict[str, Any]:
         """The document; the template of one that never makes a native sidecar."""

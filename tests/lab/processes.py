@@ -55,14 +55,17 @@ class Process:
         """Send a signal to the process; one that ended gets none."""
         self._tree.request("kill", key=self._key, signal=int(signal))
 
+    def end(self) -> None:
+        """Kill the process, if it runs; return when it is gone."""
+        self.kill()
+        self.wait(END)
+
     def last_words(self) -> str:
         return (self.log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
 
     def restart(self) -> None:
         """Kill the process, if it runs, and start it again."""
-        self.kill()
-        if self._exited:
-            self.wait(10)
+        self.end()
         self.start()
 
     def start(self) -> None:

@@ -69,8 +69,7 @@ def late_istio(cluster: lab.Cluster, folder: Path, name: str, revision: str) -> 
 def end(workload: Workload) -> None:
     """End it at once: the second or two of a polite end are for tests that are about that."""
     if workload.running:
-        workload.process.kill()
-        workload.process.wait(30)
+        workload.process.end()
 
 
 def declared(

@@ -25,8 +25,6 @@ PeerAuthentication = create_namespaced_resource(
 TRAIN = Workload(
     "train", pod(container("while [ ! -e /tmp/end ]; do sleep 0.2; done")), "Succeeded", (0,)
 )
-# Measured: the pod is over 6 s after the unit restarted.
-SOON = 200
 
 
 @pytest.fixture
@@ -43,14 +41,8 @@ def running(client: Client, selected: str) -> str:
 @pytest.fixture
 def away(client: Client, running: str, istio: lab.istio.Istio) -> Iterator[lab.istio.Istio]:
     """Istio, whose istiod is gone; it comes back afterwards at the latest."""
-    istio.serve(ready=False)
-    istio.process.kill()
-    istio.process.wait(SOON)
-    yield istio
-    if not istio.process.running:
-        istio.start()
-    istio.serve()
-    istio.await_live()
+    with istio.away():
+        yield istio
 
 
 def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
@@ -77,8 +69,7 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
     istio_aux.settle()
     assert "not applied: PeerAuthentication" in istio_aux.status()[1]
 
-    away.start()
-    away.serve()
+    away.come_back()
     lab.until(
         lambda: client.get(PeerAuthentication, istio_aux.name, namespace=model),
         what="the charm to catch up, without an event but the workload's notice",

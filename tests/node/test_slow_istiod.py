@@ -6,8 +6,6 @@ The trial by night prints how Jobs fare beside others that are injected only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -35,25 +33,6 @@ SOON = 60.0  # Seconds, of the 300 for which the hook waits. Measured: 2.
 INJECTED = {key: SELECTED[key] for key in SELECTED if key == "istio-injection"}
 JOBS = 30
 AGE = 60.0  # Seconds after which a held pod is told.
-
-
-@contextmanager
-def away(istio: lab.istio.Istio) -> Iterator[Callable[[], None]]:
-    """Istio whose istiod is gone; what is yielded brings it back, as the end does."""
-
-    def back() -> None:
-        if not istio.process.running:
-            istio.start()
-            istio.serve()
-
-    istio.serve(ready=False)
-    istio.process.kill()
-    istio.process.wait(200)
-    try:
-        yield back
-    finally:
-        back()
-        istio.await_live()
 
 
 def schedule(client: Client, *namespaces: str) -> None:
@@ -93,7 +72,7 @@ def test_a_held_pod_that_is_deleted_while_istiod_is_away_goes_at_once_and_anothe
     hook = proxy["lifecycle"]["postStart"]["exec"]["command"]
     assert (proxy["name"], hook) == (PROXY, ["pilot-agent", "wait", "--timeoutSeconds=300"])
 
-    with away(istio):
+    with istio.away():
         schedule(client, selected)
         for name in ("deleted", "waits"):
             lab.until(lambda at=name: is_held(client, selected, at), what=f"{name} to be held")
@@ -163,11 +142,11 @@ def test_held_jobs_outlive_an_istiod_that_is_away(
                 lambda at=namespace: len([*client.list(Pod, namespace=at)]) == JOBS,
                 what=f"the pods of {namespace}",
             )
-        with away(istio) as come_back:
+        with istio.away():
             begin = time.monotonic()
             schedule(client, ours, others)
             time.sleep(max(0.0, begin + seconds - time.monotonic()))  # This is how long it is away.
-            come_back()
+            istio.come_back()
             back = time.time()
 
         def over() -> bool:

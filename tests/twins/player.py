@@ -171,16 +171,9 @@ def _outages(batch: _Batch, program: Workload, moment: Moment) -> list[Act]:
     if moment.istiod:
         istio = batch.beside.istio
         batch.await_pods()
-        istio.serve(ready=False)
-        istio.process.kill()
-        istio.process.wait(lab.istio.LIVE)
+        istio.go_away()
         batch.open()
-
-        def back() -> None:
-            istio.start()
-            istio.serve()
-
-        acts.append((moment.istiod, back))
+        acts.append((moment.istiod, istio.come_back))
     if moment.workload == "killed":
         acts += [(KILLED, program.process.kill), (BACK, program.start)]
     return sorted(acts, key=lambda act: act[0])

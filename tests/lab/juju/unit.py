@@ -111,8 +111,7 @@ class Unit:
 
     def _kill_containers(self) -> None:
         for container in self._containers.values():
-            container.process.kill()
-            container.process.wait(10)
+            container.process.end()
 
     def ready(self) -> bool:
         """Say whether the pod is there and every container passes its readiness probe."""
