@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import lab
-import lab.istio
 import lab.workload
 import lightkube
 import pytest

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import lab
-import lab.istio
 import lightkube
 import pytest
 import yaml

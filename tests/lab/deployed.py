@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 REQUESTED = "requested"
+# The same where sidecars are native on request.
+ON_REQUEST = {"io.datastrophic/istio-aux": "enabled", "istio.io/rev": REQUESTED}
 PROBE = Workload("probe", pod(container("true")))
 
 

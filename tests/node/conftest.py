@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 
 import demo.node
@@ -13,8 +13,8 @@ import lab.trainer
 import pytest
 from demo.steps import Steps
 from lab import node
-from lab.deployed import await_selected, charm, client, requested
-from lab.fixtures import lack, namespace, pytest_runtest_makereport, running
+from lab.deployed import ON_REQUEST, await_selected, charm, client, requested
+from lab.fixtures import lack, namespace, new_namespaces, pytest_runtest_makereport, running
 from lightkube import Client
 
 __all__ = [
@@ -94,3 +94,15 @@ def selected(
     """A new namespace that Istio injects and istio-aux looks after."""
     await_selected(client, namespace)
     return namespace
+
+
+@pytest.fixture(scope="module")
+def places(
+    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
+) -> Iterator[Mapping[str, str]]:
+    """A plain namespace, and two that istio-aux looks after: one with classic sidecars, and one
+    whose Istio makes them native on request."""
+    with new_namespaces(client, "plain", "classic", "native") as names:
+        await_selected(client, names["classic"])
+        await_selected(client, names["native"], ON_REQUEST)
+        yield names

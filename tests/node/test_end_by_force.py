@@ -6,17 +6,13 @@ Prints the table of `docs/how-to/distributed-training.md`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import lab
-import lab.istio
-import lab.juju
 import pytest
 from lab import workloads
-from lab.deployed import SELECTED, await_selected
-from lab.fixtures import new_namespaces
 from lab.meshed import PROXY
 from lab.workloads import TALK, Workload, container
 from lightkube import Client
@@ -65,13 +61,9 @@ def ends(pod: Any, begin: float) -> Seen:
     return Seen(good, refused, main, proxy, time.time() - begin)
 
 
-@pytest.fixture(scope="module")
-def where(client: Client, requested: lab.istio.Istio, istio_aux: lab.juju.App) -> Iterator[str]:
-    """A namespace that istio-aux looks after, whose Istio makes native sidecars on request."""
-    labels = {key: SELECTED[key] for key in SELECTED if key != "istio-injection"}
-    with new_namespaces(client, "force") as names:
-        await_selected(client, names["force"], {**labels, "istio.io/rev": requested.revision})
-        yield names["force"]
+@pytest.fixture
+def where(places: Mapping[str, str]) -> str:
+    return places["native"]
 
 
 def told(client: Client, namespace: str, reason: str) -> dict[str, str]:

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
 import lab
-import lab.fixtures
-import lab.istio
 import lab.juju
 import pytest
 from lab import outcome
 from lab.creation import audited
-from lab.deployed import SELECTED, await_selected
 from lab.endings import BY_NIGHT, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT
-from lab.fixtures import new_namespaces
 from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_ends
 from lab.workloads import Workload
@@ -78,29 +74,15 @@ class Endings:
 
 
 @pytest.fixture(scope="module")
-def namespaces(
-    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
-) -> Iterator[tuple[str, str, str]]:
-    """A plain namespace, and two that istio-aux looks after: the Istio of the last makes sidecars
-    native on request."""
-    with new_namespaces(client, "plain", "meshed", "native") as names:
-        await_selected(client, names["meshed"])
-        on_request = {key: SELECTED[key] for key in SELECTED if key != "istio-injection"}
-        native = {**on_request, "istio.io/rev": requested.revision}
-        await_selected(client, names["native"], native)
-        yield names["plain"], names["meshed"], names["native"]
-
-
-@pytest.fixture(scope="module")
 def endings(
     cluster: lab.Cluster,
     client: Client,
     trainer: None,
     istio_aux: lab.juju.App,
-    namespaces: tuple[str, str, str],
+    places: Mapping[str, str],
 ) -> Endings:
     """All workloads without a sidecar and beside one, some at once, seen to their ends."""
-    plain, meshed, native = namespaces
+    plain, meshed, native = (places[name] for name in ("plain", "classic", "native"))
     without, sidecars = dict[str, Seen](), dict[str, Seen]()
     # The operator's webhook has 10 s to answer, which forty pods that start may take from it.
     ordered = sorted(STARTED, key=lambda each: "tfjob" not in each.name)

@@ -10,12 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lab
-import lab.istio
-import lab.juju
 import pytest
 from lab import images, workloads
-from lab.deployed import REQUESTED, await_selected
-from lab.fixtures import new_namespaces
 from lab.workload import ask
 from lab.workloads import TALK, Workload, container, pod
 from lightkube import Client
@@ -63,20 +59,14 @@ PODS: Mapping[str, tuple[str, dict[str, Any], str, str]] = {
 WORKS = Workload("works", pod(MAIN, initContainers=[container(f"{TALK}; sleep 86400", "fetch")]))
 
 
-@pytest.fixture(scope="module")
-def places(
-    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
-) -> Iterator[Mapping[str, str]]:
-    """A namespace with classic and one with native sidecars, which have these pods."""
-    with new_namespaces(client, "classic", "native") as names:
-        await_selected(client, names["classic"])
-        on_request = {"io.datastrophic/istio-aux": "enabled", "istio.io/rev": REQUESTED}
-        await_selected(client, names["native"], on_request)
-        client.create(WORKS.in_namespace(names["classic"]))
-        for name, (place, manifest, *_) in PODS.items():
-            client.create(Workload(name, manifest).in_namespace(names[place]))
-        yield names
-        client.delete(workloads.Pod, "runs-on", namespace=names["native"], grace_period=0)
+@pytest.fixture(scope="module", autouse=True)
+def created(client: Client, places: Mapping[str, str]) -> Iterator[None]:
+    """These pods are there."""
+    client.create(WORKS.in_namespace(places["classic"]))
+    for name, (place, manifest, *_) in PODS.items():
+        client.create(Workload(name, manifest).in_namespace(places[place]))
+    yield
+    client.delete(workloads.Pod, "runs-on", namespace=places["native"], grace_period=0)
 
 
 def audited(cluster: lab.Cluster, namespace: str) -> dict[str, dict[str, Any]]:

@@ -6,47 +6,29 @@ Katib's part is written down, and its collector is a stand-in: see `lab.katib`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import lab
-import lab.istio
 import lab.juju
 import pytest
 from istio_aux.quit.pairs import KATIB_FIX
 from lab import katib
-from lab.deployed import REQUESTED, SELECTED, await_selected, list_stuck
-from lab.fixtures import new_namespaces
+from lab.deployed import list_stuck
 from lab.outcome import Seen, await_address, look
 from lab.workloads import Workload
 from lightkube import Client
 
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
-PLACES = {
-    "plain": {},
-    "selected": SELECTED,
-    "native": {"io.datastrophic/istio-aux": "enabled", "istio.io/rev": REQUESTED},
-}
 # By name: where, and `waitAllProcesses` in Katib's configuration.
 TRIALS = {
     "plain": ("plain", None),
-    "classic-waits-for-all": ("selected", None),
-    "classic": ("selected", "false"),
+    "classic-waits-for-all": ("classic", None),
+    "classic": ("classic", "false"),
     "native-waits-for-all": ("native", "true"),
     "native": ("native", "false"),
 }
 COMPLETE = ("plain", "classic", "native")
 HANGING = ("classic-waits-for-all", "native-waits-for-all")
-
-
-@pytest.fixture(scope="module")
-def places(
-    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
-) -> Iterator[Mapping[str, str]]:
-    """A namespace for each kind, whose pods are injected already where they are to be."""
-    with new_namespaces(client, *PLACES) as names:
-        for place in ("selected", "native"):
-            await_selected(client, names[place], PLACES[place])
-        yield names
 
 
 @pytest.fixture(scope="module")

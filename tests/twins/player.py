@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lab
-import lab.istio
 from lab import served
 from lab.deployed import await_root
 from lab.fixtures import make_namespace

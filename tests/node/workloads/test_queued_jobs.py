@@ -12,7 +12,6 @@ from typing import Any
 
 import lab
 import lab.istio
-import lab.juju
 import pytest
 from lab import kueue, outcome, served
 from lab.fixtures import make_namespace
