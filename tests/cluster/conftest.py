@@ -63,7 +63,7 @@ def programs(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stages]:
     """Makes namespaces that a workload serves, for the length of a file."""
     with ExitStack() as ends:
-        yield lambda workload: ends.enter_context(stage(client, kubelet, workload))
+        yield lambda workload, **more: ends.enter_context(stage(client, kubelet, workload, **more))
 
 
 @pytest.fixture(scope="session")
@@ -86,9 +86,7 @@ def webhook(workload: Workload, control: str) -> Iterator[Workload]:
 @pytest.fixture(scope="module")
 def served(stages: Stages, webhook: Workload) -> Scene:
     """A namespace whose pods the webhook changes."""
-    scene = stages(webhook)
-    webhook.await_admission(scene.namespace)
-    return scene
+    return stages(webhook, changed=True)
 
 
 @pytest.fixture(scope="session")

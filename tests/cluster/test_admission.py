@@ -100,9 +100,7 @@ def mortal(programs: Programs) -> Workload:
 @pytest.fixture(scope="module")
 def its_scene(mortal: Workload, stages: Stages) -> Scene:
     """A namespace whose pods that webhook changes, while it can."""
-    scene = stages(mortal)
-    mortal.await_admission(scene.namespace)
-    return scene
+    return stages(mortal, changed=True)
 
 
 def await_unchanged(cluster: lab.Cluster, scene: Scene) -> None:
@@ -154,9 +152,7 @@ def replicas(programs: Programs) -> Iterator[list[Workload]]:
 
 @pytest.fixture(scope="module")
 def replicated(replicas: list[Workload], stages: Stages) -> Scene:
-    replicated = stages(replicas[0])
-    replicas[0].await_admission(replicated.namespace)
-    return replicated
+    return stages(replicas[0], changed=True)
 
 
 def refused(creations: list[Creation]) -> list[bytes]:

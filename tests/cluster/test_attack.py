@@ -140,9 +140,7 @@ def attacked(programs: Programs) -> Iterator[Workload]:
 @pytest.fixture(scope="module")
 def victims(attacked: Workload, stages: Stages) -> Scene:
     """A namespace that is served, and attacks nobody."""
-    scene = stages(attacked)
-    attacked.await_admission(scene.namespace)
-    return scene
+    return stages(attacked, changed=True)
 
 
 @pytest.fixture
@@ -286,9 +284,7 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
 @pytest.fixture(scope="module")
 def attackers(attacked: Workload, stages: Stages) -> Scene:
     """A served namespace in which the attacker may create pods."""
-    scene = stages(attacked)
-    attacked.await_admission(scene.namespace)
-    return scene
+    return stages(attacked, changed=True)
 
 
 @pytest.mark.parametrize(

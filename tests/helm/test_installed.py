@@ -11,6 +11,7 @@ import lab
 import pytest
 from demo import scenes
 from demo.steps import Steps
+from istio_aux.model.annotations import STARTED_WITH
 from lab import deployed, kinds_of_istio
 from lab.creation import Stream
 from lab.kinds_of_istio import Shape
@@ -74,10 +75,9 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
         release.rollback()
         stream.await_more(10)
     after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
-    made = [annotations_of(creation.pod) for creation in stream.creations]
 
     assert not before & after
-    assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
+    assert {annotations_of(each.pod).get(STARTED_WITH) for each in stream.creations} == {"hold"}
     secret = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace)
     assert secret.data == kept
     pod = kinds_of_istio.complete(client, namespace, "after-the-upgrade")
@@ -96,10 +96,9 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
         new = release.certificate(client)
         release.await_served(client, new)
         stream.await_more(2)
-    made = [annotations_of(creation.pod) for creation in stream.creations]
 
     assert new != before
-    assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
+    assert {annotations_of(each.pod).get(STARTED_WITH) for each in stream.creations} == {"hold"}
 
 
 def test_an_upgrade_renews_a_certificate_of_whose_life_half_is_over(

@@ -76,9 +76,9 @@ def test_pods_are_changed_while_cert_manager_renews_the_certificate(
         new = issued.certificate(client)
         issued.await_served(client, new)
         stream.await_more(2)
-    made = [annotations_of(creation.pod) for creation in stream.creations]
 
-    assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
+    started = "istio-aux.io/started-with"
+    assert {annotations_of(each.pod).get(started) for each in stream.creations} == {"hold"}
 
 
 @pytest.fixture(scope="module")

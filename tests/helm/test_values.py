@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from cryptography import x509
-from lab.release import CHART, given, run
+from lab.release import CHART
 from lightkube import codecs
 
 from helm import readme
@@ -211,10 +211,6 @@ def test_every_value_has_a_comment_and_a_row() -> None:
     assert leaves - comments.keys() == set()
     settings = {name for name in leaves if name.startswith("settings.")}
     assert leaves - settings == ROWS.keys() | UPGRADED
-
-
-def test_helm_finds_no_fault(home: Path) -> None:
-    assert "0 chart(s) failed" in run("lint", "--strict", str(CHART), *given(IMAGE), home=home)
 
 
 EVERYTHING: dict[str, Any] = {

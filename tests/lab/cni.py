@@ -15,7 +15,7 @@ import yaml
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 
-from lab import images, node_config, tools, upstream
+from lab import images, meshed, node_config, tools, upstream
 from lab.waiting import until
 
 if TYPE_CHECKING:
@@ -44,11 +44,10 @@ class Cni:
         self._values = values
         self._apply()
 
-    def take_away(self, *, ztunnel: bool = False) -> None:
-        """Let no agent run, or no ztunnel; returns when it is gone."""
-        self._apply(away="ztunnel" if ztunnel else "istio-cni-node")
-        labels = ZTUNNEL if ztunnel else AGENT
-        until(lambda: not self._pods(labels), timeout=READY, what=f"{labels} to be gone")
+    def take_away(self) -> None:
+        """Let no agent run; returns when it is gone."""
+        self._apply(away="istio-cni-node")
+        until(lambda: not self._pods(AGENT), timeout=READY, what="the agent to be gone")
 
     def come_back(self) -> None:
         """Let both run."""
@@ -60,7 +59,7 @@ class Cni:
         for labels in wanted:
             what = f"{labels} to be ready"
             # `until` ends before the next turn, so that the lambda sees the labels of this one.
-            until(lambda: any(map(_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
+            until(lambda: any(map(meshed.is_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
 
     def refuse(self, why: str) -> None:
         """From now on ztunnel refuses pods with this text; empty: it takes them again."""
@@ -119,8 +118,3 @@ def _rendered(chart: str, values: Mapping[str, Any], away: str) -> Iterator[dict
         if document["kind"] == "DaemonSet" and document["metadata"]["name"] == away:
             document["spec"]["template"]["spec"]["nodeSelector"] |= NOWHERE
         yield document
-
-
-def _ready(pod: Pod) -> bool:
-    conditions = (pod.status and pod.status.conditions) or []
-    return any(each.type == "Ready" and each.status == "True" for each in conditions)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from lightkube import Client
+from lightkube import ApiError, Client
 from lightkube.core.dictmixin import DictMixin
 from lightkube.models import core_v1, meta_v1
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Node, Pod
 
 from lab import images
 
@@ -102,6 +102,14 @@ def delete(client: Client, made: Iterable[Any]) -> None:
         client.delete(kind, str(meta(each).name), namespace=meta(each).namespace)
 
 
+def is_gone(client: Client, kind: Any, name: str, namespace: str | None = None) -> bool:
+    try:
+        client.get(kind, name, namespace=namespace)
+    except ApiError as error:
+        return error.status.code == 404
+    return False
+
+
 def annotations_of(pod: Pod) -> dict[str, str]:
     return meta(pod).annotations or {}
 
@@ -111,8 +119,8 @@ def has_sidecar(pod: Pod) -> bool:
     return PROXY in {c.name for c in [*pod.spec.containers, *(pod.spec.initContainers or [])]}
 
 
-def is_ready(pod: Pod) -> bool:
-    conditions = (pod.status and pod.status.conditions) or []
+def is_ready(found: Pod | Node) -> bool:
+    conditions = (found.status and found.status.conditions) or []
     return any(c.type == "Ready" and c.status == "True" for c in conditions)
 
 

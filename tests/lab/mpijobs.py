@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import Deployment
 
-from lab import images, trainer, upstream
+from lab import images, meshed, trainer, upstream
 from lab.waiting import until
 
 if TYPE_CHECKING:
@@ -42,7 +41,9 @@ def install(cluster: Cluster) -> None:
             Deployment, trainer.NAME, {"spec": {"replicas": 0}}, namespace=trainer.NAMESPACE
         )
         client.delete(CustomResourceDefinition, CRD)
-        until(lambda: _gone(client), what=f"{CRD} to be gone")
+        until(
+            lambda: meshed.is_gone(client, CustomResourceDefinition, CRD), what=f"{CRD} to be gone"
+        )
     module = upstream.module("mpi-operator", "github.com/kubeflow/mpi-operator")
     overlay = module / "manifests/overlays/standalone"
     upstream.install(cluster, NAMESPACE, upstream.built(overlay, image=images.MPI_OPERATOR))
@@ -67,11 +68,3 @@ def mpi_job(launch: str = LAUNCH) -> dict[str, Any]:
     return {
         "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {}, "spec": spec,
     }  # fmt: skip
-
-
-def _gone(client: Client) -> bool:
-    try:
-        client.get(CustomResourceDefinition, CRD)
-    except ApiError as error:
-        return error.status.code == 404
-    return False

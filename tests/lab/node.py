@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import lightkube
 from lightkube.resources.core_v1 import Node
 
-from lab import control_plane, images, kubeconfig, network, node_config
+from lab import control_plane, images, kubeconfig, meshed, network, node_config
 from lab.processes import Tree
 from lab.waiting import until
 from tools import cache, debian
@@ -208,9 +208,7 @@ def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.C
 
     def ready() -> bool:
         kubelet.check()
-        status = client.get(Node, node_config.NODE_NAME).status
-        conditions = (status and status.conditions) or []
-        return any(c.type == "Ready" and c.status == "True" for c in conditions)
+        return meshed.is_ready(client.get(Node, node_config.NODE_NAME))
 
     with cluster.client() as client:
         not_yet = (lightkube.ApiError,)

@@ -25,8 +25,8 @@ from lab.workload import ANSWER, PROGRAM, Workload
 
 Programs = Callable[..., Workload]
 """Has a `program` until the file ends: ``programs("strict", {"quit-grace": 2}, publish=True)``."""
-Stages = Callable[[Workload], Scene]
-"""Makes a namespace that a workload serves."""
+Stages = Callable[..., Scene]
+"""Makes a namespace that a workload serves: ``stages(workload, changed=True)``."""
 
 
 @contextlib.contextmanager
@@ -87,12 +87,14 @@ def declared(
 
 @contextlib.contextmanager
 def stage(
-    client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload
+    client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload, *, changed: bool = False
 ) -> Iterator[Scene]:
-    """A new namespace that the workload serves."""
+    """A new namespace that the workload serves; ``changed``: also by its webhook."""
     name = f"{workload.name}-{secrets.token_hex(3)}"
     make_namespace(client, name)
     workload.select(name)
+    if changed:
+        workload.await_admission(name)
     yield Scene(client, kubelet, name, name)
     vacate(client, name)
 

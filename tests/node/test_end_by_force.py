@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import lab
 import pytest
 from lab import workloads
-from lab.meshed import PROXY
+from lab.meshed import PROXY, is_ready
 from lab.workloads import TALK, Workload, container
 from lightkube import Client
-from lightkube.resources.core_v1 import Event
+from lightkube.resources.core_v1 import Event, Pod
 
 pytestmark = pytest.mark.nightly("unit/rules/test_quit_blocked.py; a grace period has to pass")
 
@@ -117,7 +117,10 @@ def delete_all(client: Client, namespace: str) -> dict[str, Seen]:
         pod = workloads.pod(container(SAVE), annotations=marks, **grace)
         client.create(Workload(name, pod).in_namespace(namespace))
     for name in ANNOTATIONS:
-        lab.until(lambda name=name: is_ready(client, name, namespace), what=f"{name} to be Ready")
+        lab.until(
+            lambda name=name: is_ready(client.get(Pod, name, namespace=namespace)),
+            what=f"{name} to be Ready",
+        )
     seen, begin = dict[str, Seen](), time.time()
     for name in ANNOTATIONS:
         client.delete(workloads.Pod, name, namespace=namespace)
@@ -127,8 +130,3 @@ def delete_all(client: Client, namespace: str) -> dict[str, Seen]:
         if len(seen) == len(ANNOTATIONS):
             break
     return seen
-
-
-def is_ready(client: Client, name: str, namespace: str) -> bool:
-    status = client.get(workloads.Pod, name, namespace=namespace)["status"]
-    return any((each["type"], each["status"]) == ("Ready", "True") for each in status["conditions"])

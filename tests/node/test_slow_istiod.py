@@ -15,9 +15,9 @@ import lab.juju
 import pytest
 from lab.deployed import SELECTED, await_marks, await_selected
 from lab.fixtures import new_namespaces
-from lab.meshed import PROXY
+from lab.meshed import PROXY, is_gone
 from lab.workloads import TALK, Job, Pod, Workload, container, job, pod, template
-from lightkube import ApiError, Client
+from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
 from lightkube.types import PatchType
 
@@ -54,14 +54,6 @@ def is_held(client: Client, namespace: str, name: str) -> bool:
     return all("terminated" in each["state"] for each in inits)
 
 
-def is_gone(client: Client, namespace: str, name: str) -> bool:
-    try:
-        client.get(Pod, name, namespace=namespace)
-    except ApiError as error:
-        return error.status.code == 404
-    return False
-
-
 def test_a_held_pod_that_is_deleted_while_istiod_is_away_goes_at_once_and_another_waits(
     client: Client, selected: str, istio: lab.istio.Istio
 ) -> None:
@@ -78,7 +70,7 @@ def test_a_held_pod_that_is_deleted_while_istiod_is_away_goes_at_once_and_anothe
             lab.until(lambda at=name: is_held(client, selected, at), what=f"{name} to be held")
         begin = time.monotonic()
         client.delete(Pod, "deleted", namespace=selected)
-        lab.until(lambda: is_gone(client, selected, "deleted"), what="the deleted pod to go")
+        lab.until(lambda: is_gone(client, Pod, "deleted", selected), what="the deleted pod to go")
         assert time.monotonic() - begin < SOON
         assert status(client, selected, "waits")["phase"] == "Pending"
 
