@@ -13,6 +13,7 @@ import lab
 import lab.fixtures
 import pytest
 from lab.endings import ACCEPTANCE
+from lab.meshed import annotations_of, has_sidecar
 from lab.workloads import Workload
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core.exceptions import ConfigError
@@ -30,7 +31,6 @@ KUBECONFIG = "LAB_KUBECONFIG"
 MARK = "istio-aux.io/acceptance"
 LABELS = ("istio-injection=enabled", "io.datastrophic/istio-aux=enabled")
 STARTED_WITH = "istio-aux.io/started-with"
-PROXY = "istio-proxy"
 # The kubelet's reasons for a container whose image it cannot get (kubelet images/types.go).
 NO_IMAGE = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
 # Busybox's `command -v` looks at its first name only.
@@ -124,15 +124,13 @@ def labels(request: pytest.FixtureRequest) -> Mapping[str, str]:
 @pytest.fixture(scope="session")
 def patience(request: pytest.FixtureRequest) -> float:
     """Seconds in which something has to happen."""
-    seconds: float = request.config.option.patience
-    return seconds
+    return request.config.option.patience
 
 
 @pytest.fixture(scope="session")
 def image(request: pytest.FixtureRequest) -> str:
     """What the payloads run."""
-    image: str = request.config.option.image
-    return image
+    return request.config.option.image
 
 
 @pytest.fixture(scope="session")
@@ -221,14 +219,14 @@ def installed(
     def injected() -> bool:
         nonlocal last
         pod = made()
-        if pod is None or pod.spec is None:
+        if pod is None:
             return False
         last = "its pods get no sidecar"
-        return PROXY in {c.name for c in [*pod.spec.containers, *(pod.spec.initContainers or [])]}
+        return has_sidecar(pod)
 
     def started() -> bool:
         pod = made()
-        return bool(pod and pod.metadata and STARTED_WITH in (pod.metadata.annotations or {}))
+        return pod is not None and STARTED_WITH in annotations_of(pod)
 
     try:
         lab.until(injected, timeout=min(patience, 60), what="a sidecar", every=0.5)

@@ -26,32 +26,25 @@ PROMPT = 20.0  # Seconds. An injector that is live is asked every 5 s.
 SETTINGS = {"quit": "disabled", "lease": "watching/watching"}
 
 
-class Injectors:
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
+def await_state(
+    workload: Workload, state: str, why: str = "", configuration: str = ACTIVE
+) -> dict[str, Any]:
+    """The status as soon as an injector is in that state, with `why` in its reason."""
 
-    def await_state(self, state: str, why: str = "", configuration: str = ACTIVE) -> dict[str, Any]:
-        """The status as soon as one of them is in that state, with `why` in its reason."""
+    def told() -> dict[str, Any]:
+        status = workload.status()
+        wanted = {"configuration": configuration, "state": state}
+        found = (e for e in status.get("injectors", ()) if wanted.items() <= e.items())
+        return status if any(why in each["why"] for each in found) else {}
 
-        def told() -> dict[str, Any]:
-            status = self.workload.status()
-            wanted = {"configuration": configuration, "state": state}
-            found = (e for e in status.get("injectors", ()) if wanted.items() <= e.items())
-            return status if any(why in each["why"] for each in found) else {}
-
-        what = f"{configuration or 'no injector'} to be {state} ({why})"
-        return lab.until(told, timeout=PROMPT, what=what)
+    what = f"{configuration or 'no injector'} to be {state} ({why})"
+    return lab.until(told, timeout=PROMPT, what=what)
 
 
 @pytest.fixture(scope="module")
 def workload(programs: Programs) -> Workload:
     """The program under its own ServiceAccount, with nothing but a watch on Istio to do."""
     return programs("watching", SETTINGS, revisions=("canary",))
-
-
-@pytest.fixture
-def injectors(workload: Workload) -> Injectors:
-    return Injectors(workload)
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +68,12 @@ def istiod(cluster: lab.Cluster, workload: Workload, meshed: str) -> Iterator[la
 
 
 @pytest.fixture
-def live(istiod: lab.istio.Istio, injectors: Injectors) -> lab.istio.Istio:
+def live(istiod: lab.istio.Istio, workload: Workload) -> lab.istio.Istio:
     """The same with all that it needs, and told to be live."""
     istiod.configure()
     istiod.come_back()
     istiod.trust(istiod.bundle)
-    injectors.await_state("live")
+    await_state(workload, "live")
     return istiod
 
 
@@ -107,8 +100,8 @@ def unlist(istio: lab.istio.Istio) -> None:
         client.delete(EndpointSlice, istio.service, namespace=istio.namespace)
 
 
-def test_without_istio_it_is_absent(injectors: Injectors) -> None:
-    status = injectors.await_state("absent", "no webhook configuration of Istio's injector", "")
+def test_without_istio_it_is_absent(workload: Workload) -> None:
+    status = await_state(workload, "absent", "no webhook configuration of Istio's injector", "")
 
     assert status["injector-live"] is False
 
@@ -126,14 +119,14 @@ CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
-    what: str, live: lab.istio.Istio, injectors: Injectors, tmp_path: Path
+    what: str, live: lab.istio.Istio, workload: Workload, tmp_path: Path
 ) -> None:
     """istio#3716: `live` brings it back before the next test."""
     change, state, why = CHANGES[what]
 
     change(live, tmp_path)
 
-    status = injectors.await_state(state, why)
+    status = await_state(workload, state, why)
 
     assert (status["injector-live"], status["capability"]) == (False, "unknown")
 
@@ -165,14 +158,14 @@ def refusing(
 
 
 def test_a_namespace_that_takes_no_pods_hides_no_injector_from_serve_or_check(
-    refusing: str, live: lab.istio.Istio, injectors: Injectors, cluster: lab.Cluster
+    refusing: str, live: lab.istio.Istio, workload: Workload, cluster: lab.Cluster
 ):
     """A dry run asks in namespaces that are selected first."""
     live.serve(ready=False)
-    injectors.await_state("no-endpoint")
+    await_state(workload, "no-endpoint")
     live.serve()
 
-    injectors.await_state("live")
+    await_state(workload, "live")
 
     done = ask(cluster.kubeconfig, "check", "-o", "json")
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -146,8 +146,6 @@ class Agent:
         try:
             self.run(unit, event)
         except DispatchError as error:
-            if unit.name not in self.units:
-                return False  # It was removed by force, in the middle of its hook.
             with self.lock:
                 # A removal by force kills the hook that runs.
                 if unit.name not in self.units:
