@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 import lab
-from lab import detached, node, sweep, tools
+from lab import detached, node, sweep, tools, until
 from lab.clusters import CHECKOUT
-from lab.waiting import until
 from tools.errors import ToolError
 
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.core_v1 import Pod
 
-from lab import images, tools, upstream
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
+from lab import Cluster, images, tools, upstream
 
 NAMESPACE = "argo"
 WORKFLOW = "workflows.argoproj.io/workflow"

@@ -6,17 +6,13 @@ Its webhook is not there, which only refuses objects that its CRDs allow and its
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.types import PatchType
 
-from lab import tools, upstream
-
-if TYPE_CHECKING:
-    from lightkube import Client
-
-    from lab.clusters import Cluster
+from lab import Cluster, tools, upstream
 
 MODULE = "github.com/cert-manager/cert-manager"
 Certificate = create_namespaced_resource("cert-manager.io", "v1", "Certificate", "certificates")

@@ -9,17 +9,13 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 
-from lab import images, meshed, node_config, tools, upstream
-from lab.waiting import until
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
+from lab import Cluster, images, meshed, node_config, tools, until, upstream
 
 DATAPLANE = "istio.io/dataplane-mode"
 REDIRECTION = "ambient.istio.io/redirection"

@@ -15,8 +15,7 @@ from lightkube.codecs import AnyResource, from_dict
 from lightkube.core.client import LabelValue
 from lightkube.resources.core_v1 import Pod
 
-from lab import images
-from lab.clusters import Cluster
+from lab import Cluster, images
 from lab.kubelet import ScriptedKubelet
 
 KEPT = "crowd.lab.test/kept"

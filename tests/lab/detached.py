@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from lab import tools
-from lab.clusters import Cluster
+from lab import Cluster, tools
 
 # Lets the caller go, and returns when this process is told to end.
 Stay = Callable[[], None]

@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from lightkube import ApiError
@@ -24,12 +24,8 @@ from lightkube.resources.admissionregistration_v1 import (
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import images, ports, tools, upstream
+from lab import Cluster, Process, images, ports, tools, until, upstream
 from lab.meshed import PROXY, has_sidecar
-from lab.waiting import until
-
-if TYPE_CHECKING:
-    from lab import Cluster, Process
 
 __all__ = ["PROXY", "Istio", "World", "install"]
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
-from lab import images, upstream
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
+from lab import Cluster, images, upstream
 
 NAMESPACE = "kubeflow-system"
 RUNTIME = "shell"

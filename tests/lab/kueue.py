@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkube import Client
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
@@ -14,10 +14,7 @@ from lightkube.resources.admissionregistration_v1 import (
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.types import PatchType
 
-from lab import images, upstream
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
+from lab import Cluster, images, upstream
 
 NAMESPACE, PREFIX = "kueue-system", "kueue-"
 MANAGER = "controller-manager"

@@ -5,17 +5,13 @@ Its overlay `standalone`. A launcher and workers without MPI are stand-ins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import Deployment
 
-from lab import images, meshed, trainer, upstream
-from lab.waiting import until
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
+from lab import Cluster, images, meshed, trainer, until, upstream
 
 NAMESPACE = "mpi-operator"
 CRD = "mpijobs.kubeflow.org"

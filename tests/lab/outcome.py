@@ -9,9 +9,8 @@ from typing import Any
 
 from lightkube import Client
 
-from lab import argo
+from lab import argo, until
 from lab.meshed import PROXY
-from lab.waiting import until
 from lab.workloads import RESOURCES, Workload
 
 # Jobs of a CronJob that count: if there is a second one, the first did not hang.

@@ -17,10 +17,8 @@ from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
-import lab
-from lab import meshed, tools
+from lab import Cluster, meshed, tools, until
 from lab.creation import send
-from lab.waiting import until
 from tools import errors, rock
 from tools.errors import ToolError
 
@@ -54,7 +52,7 @@ def given(values: Mapping[str, Any]) -> list[str]:
 class Release:
     """A release of the chart, in a namespace in which only restricted pods may run."""
 
-    def __init__(self, cluster: lab.Cluster, home: Path, name: str, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, home: Path, name: str, namespace: str) -> None:
         self.namespace = namespace
         self._release, self.notes = name, ""
         self.name = name if "istio-aux" in name else f"{name}-istio-aux"

@@ -8,9 +8,8 @@ from typing import Any
 import lightkube
 from lightkube.resources.core_v1 import Event, Pod
 
-from lab import meshed
+from lab import meshed, until
 from lab.kubelet import ScriptedKubelet
-from lab.waiting import until
 
 
 class Scene:

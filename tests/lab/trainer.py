@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lightkube.generic_resource import create_namespaced_resource
 
-from lab import images, upstream
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
+from lab import Cluster, images, upstream
 
 MODULE = "github.com/kubeflow/training-operator"
 NAMESPACE = "kubeflow"

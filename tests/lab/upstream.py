@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from lightkube import Client
@@ -15,12 +15,8 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
-from lab import tools
-from lab.waiting import until
+from lab import Cluster, tools, until
 from tools import errors, toolchain
-
-if TYPE_CHECKING:
-    from lab.clusters import Cluster
 
 Document = dict[str, Any]
 
