@@ -249,23 +249,6 @@ def test_the_charm_has_of_the_workload_its_model_and_settings_and_nothing_of_tes
     }
 
 
-def test_dispatch_starts_the_charm_on_the_python_that_ships(charm: Path, tmp_path: Path) -> None:
-    """It finds all that it imports, without this checkout, and then no Juju."""
-    python = interpreters.find(interpreters.SHIPPED)
-    if not python:
-        pytest.skip(f"python {interpreters.SHIPPED}: not found")
-    subprocess.run(["unzip", "-q", charm, "-d", tmp_path / "charm"], check=True)
-    path = f"{interpreters.link(python, tmp_path / 'bin')}:/usr/bin:/bin"
-    done = subprocess.run(
-        [tmp_path / "charm/dispatch"],
-        env={"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "juju_context.unit_name" in done.stderr, done.stderr
-
-
 @pytest.mark.parametrize("folder", ["", "testing"])
 def test_the_library_and_its_testing_library_are_packages(folder: str, tmp_path: Path) -> None:
     """With modules of their own, so that other packages share the namespace."""

@@ -24,7 +24,6 @@ from lab.accounts import Account
 from lab.scene import Scene
 from lab.served import Programs, Stages
 from lab.workload import Workload
-from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
 import cluster as of_charm
@@ -221,21 +220,6 @@ def test_a_thief_is_refused(thief: Thief, what: str):
     theft, message = THEFTS[what]
 
     assert message in theft(thief)
-
-
-def test_honest_work_goes_on(scene: Scene, robbed: Workload, thief: Thief):
-    """The policies hold the workload to what it does, and it does all of that."""
-    lease = scene.client.get(Lease, NAME, namespace=NAME).spec
-    pod = scene.start("honest")
-
-    scene.kubelet.finish(pod, "main")
-
-    scene.await_phase(pod, "Succeeded")
-    scene.await_event(pod, "ProxyQuit")
-    assert lease
-    assert robbed.status()["lease-holder"] == lease.holderIdentity
-    log = robbed.process.log.read_text()
-    assert [line for line in log.splitlines() if "denied request" in line] == []
 
 
 def token_file(workload: Workload) -> Path:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import lab
@@ -16,8 +15,6 @@ from lab.deployed import evicts, has_webhook, list_stuck, serving
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import Client
-from lightkube.models.authentication_v1 import TokenReviewSpec
-from lightkube.resources.authentication_v1 import TokenReview
 
 import cluster as of_charm
 import manifests
@@ -27,23 +24,6 @@ CONTAINER = "istio-aux"
 
 def container(app: lab.juju.App) -> Container:
     return app.leader.containers[CONTAINER]
-
-
-def test_the_workload_has_the_rights_of_its_own_service_account_only(
-    client: Client, istio_aux: lab.juju.App
-) -> None:
-    token = (container(istio_aux).files() / "etc/istio-aux/token").read_text()
-    review = client.create(TokenReview(spec=TokenReviewSpec(token=token)))
-    assert review.status
-    assert review.status.user
-    account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
-    assert review.status.user.username == account
-
-
-def test_pebble_and_workload_run_as_the_user_of_the_metadata(istio_aux: lab.juju.App) -> None:
-    pid = container(istio_aux).service_pid("istio-aux")
-    assert pid
-    assert Path("/proc", str(pid)).stat().st_uid == 584792
 
 
 def test_trust_that_comes_after_its_event_is_found_by_the_charm_itself(
