@@ -128,18 +128,14 @@ def _rules() -> str:
 
 
 def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:
-    return {**webhook, "matches": _pairs(webhook["matches"])}
+    # A list of pairs, because Go sorts the keys of a map.
+    return {**webhook, "matches": [[*pair] for pair in webhook["matches"].items()]}
 
 
 def _inject(names: tuple[str, ...], ours: str) -> dict[str, Any]:
     values = Values(_APP, ours, inject=(Applications(_MODEL, names),))
     [webhook] = manifests.inject_webhooks(values)
     return _webhook(webhook)
-
-
-def _pairs(mapping: Mapping[str, Any]) -> list[list[Any]]:
-    """The items as a list of pairs, because Go sorts the keys of a map."""
-    return [[key, value] for key, value in mapping.items()]
 
 
 def _json(value: object) -> str:

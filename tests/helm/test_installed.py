@@ -38,16 +38,6 @@ def owned(client: Client, release: Release) -> set[str]:
     return found
 
 
-def test_two_pods_run_where_pod_security_is_restricted(client: Client, release: Release) -> None:
-    running = release.pods(client)
-
-    assert len(running) == 2
-    for pod in running:
-        assert pod.status
-        [status] = pod.status.containerStatuses or []
-        assert (status.ready, status.restartCount) == (True, 0)
-
-
 def test_a_tfjob_completes_beside_istios_sidecar(
     client: Client, cluster: lab.Cluster, release: Release, steps: Steps
 ) -> None:

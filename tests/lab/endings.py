@@ -33,11 +33,6 @@ def rule(action: str, *codes: int) -> list[dict[str, Any]]:
     return [{"action": action, "exitCodes": {"operator": "In", "values": list(codes)}}]
 
 
-def named(name: str, script: str) -> dict[str, Any]:
-    """A container as Kubeflow's jobs want it."""
-    return container(script, name=name)
-
-
 # The number of tries that its index has had is all that a pod of a Job knows of the others.
 TRIES = {
     "name": "TRIES",
@@ -170,21 +165,21 @@ RAY_AND_SPARK = (
     # KubeRay 1.7 in SidecarMode: only the submitter starts again (kuberay#4399).
     a_pod(
         "a-ray-head-whose-submitter-starts-again", "Succeeded", (0, 0),
-        named("ray-head", "sleep 8"),
+        container("sleep 8", name="ray-head"),
         container(fails_once(1), name="ray-job-submitter", restartPolicy="OnFailure"),
         restarts=1, needs=CONTAINER_RESTARTS,
     ),
     a_job(
         "a-rayjob-whose-submitter-fails", "Failed", (1,),
-        named("ray-job-submitter", f"sleep 1; {TALK}; exit 1"),
+        container(f"sleep 1; {TALK}; exit 1", name="ray-job-submitter"),
     ),
     a_pod(
         "a-spark-driver-succeeds", "Succeeded", (0,),
-        named("spark-kubernetes-driver", f"sleep 2; {TALK}"),
+        container(f"sleep 2; {TALK}", name="spark-kubernetes-driver"),
     ),
     a_pod(
         "a-spark-executor-is-told-to-end", "Failed", (143,),
-        named("spark-kubernetes-executor", f"sleep 1; {TALK}; exit 143"),
+        container(f"sleep 1; {TALK}; exit 143", name="spark-kubernetes-executor"),
     ),
 )  # fmt: skip
 
@@ -200,14 +195,14 @@ PODS = (
 TRAINING = (
     Workload(
         "a-tfjob-succeeds",
-        training_job("TFJob", Worker=(2, template(named("tensorflow", OK)))),
+        training_job("TFJob", Worker=(2, template(container(OK, name="tensorflow")))),
         "Succeeded",
         (0, 0),
     ),
     Workload(
         "a-tfjob-fails",
         # One worker: the operator stops counting with the first that fails.
-        training_job("TFJob", Worker=(1, template(named("tensorflow", FAIL)))),
+        training_job("TFJob", Worker=(1, template(container(FAIL, name="tensorflow")))),
         "Failed",
         (3,),
     ),
@@ -215,8 +210,8 @@ TRAINING = (
         "a-pytorchjob-whose-worker-finds-its-master",
         training_job(
             "PyTorchJob",
-            Master=(1, template(named("pytorch", LISTEN))),
-            Worker=(1, template(named("pytorch", ASK))),
+            Master=(1, template(container(LISTEN, name="pytorch"))),
+            Worker=(1, template(container(ASK, name="pytorch"))),
         ),
         "Succeeded",
         (0, 0),

@@ -44,7 +44,7 @@ class _Maker:
         native = self._chance(0.1)
         if not native and self._chance(0.93):
             names.insert(self._random.randrange(len(names) + 1), _PROXY)
-        first = [*([_PROXY] if native else ()), *self._some(_SIDECARS, 0.2)]
+        first = [*([_PROXY] if native else ()), *(each for each in _SIDECARS if self._chance(0.2))]
         containers = [self._container(name) for name in names]
         inits = [
             self._container(name, init=True, native=name == _PROXY or self._chance(0.4))
@@ -212,9 +212,6 @@ class _Maker:
         """Names with what is to be done about them, of which an author may not say `quit`."""
         hows = (*["ignore"] * 10, "native", "quit")
         return self._listed([f"{name}={self._random.choice(hows)}" for name in names])
-
-    def _some(self, names: Sequence[str], chance: float) -> list[str]:
-        return [name for name in names if self._chance(chance)]
 
     def _small(self) -> int:
         return self._random.choice((1, 1, 2, 3))

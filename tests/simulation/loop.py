@@ -74,8 +74,6 @@ class VirtualLoop(base_events.BaseEventLoop):
     @property
     def busy(self) -> bool:
         """Whether something can be done at this moment."""
-        if self._ready:
-            return True
         then = self.next
         return then is not None and then <= self._clock()
 

@@ -105,7 +105,9 @@ def script(container: str, kind: str) -> str:
         case "fails first":
             return f'tries=$({call(container)}) || exit 1; [ "$tries" -gt 1 ] || exit 42'
         case "serves a peer":
-            return f"{_call_back(container)} || exit 1\n{SERVE}\n{once}"
+            # The service calls back the pod (`worlds.ANSWER`).
+            asks = call(f"{container}-asks&back=$(hostname -i)")
+            return f"{asks} || exit 1\n{SERVE}\n{once}"
         case "ignores SIGTERM":
             return f"trap '' TERM; {retried(container)}; sleep 8; {once}"
         case _:
@@ -256,11 +258,6 @@ def _main(values: Values, work: str) -> tuple[Document, list[Document]]:
 def _ended(work: str, end: str) -> str:
     """The work, the end of the proxy, and the code of the work."""
     return f"(\n{work}\n)\ncode=$?\n{end}\nexit $code"
-
-
-def _call_back(container: str) -> str:
-    """A call that makes the service call back the pod (`player.ANSWER`)."""
-    return call(f"{container}-asks&back=$(hostname -i)")
 
 
 def _request(kind: str, main: Document, inits: list[Document]) -> None:

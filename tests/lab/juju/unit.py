@@ -43,6 +43,7 @@ class Unit:
         queue: the events that it has yet to see.
         history: how its dispatches went.
         turn: the lock of the hook that runs.
+        containers: those of its present pod, by name.
         away: it has no pod, or one that terminates.
         leaving: it is removed, and sees nothing more of what is queued.
         retry_at: when, by the monotonic clock, the hook that failed may be tried again.
@@ -62,14 +63,10 @@ class Unit:
         self.charm = Charm(cluster, folder, label=f"juju-{name.replace('/', '-')}")
         self._cluster, self._environment = cluster, environment
         self._network = Path()  # See `start`.
-        self._containers: dict[str, Container] = {}
+        self.containers: dict[str, Container] = {}
         self._booted: dict[str, str] = {}
         self._noticed: dict[str, datetime.datetime] = {}
         self._probed: dict[str, tuple[str | None, float]] = {}
-
-    @property
-    def containers(self) -> Mapping[str, Container]:
-        return self._containers
 
     def start(self, charm: Path, images: Mapping[str, Image]) -> None:
         """Start a pod with this charm and a container for each image; nothing is left of before."""
@@ -77,13 +74,13 @@ class Unit:
         self.charm.place(charm, self._network)
         self._booted.clear()
         self._noticed.clear()
-        self._containers.clear()
+        self.containers.clear()
         self.boot(images)
         self.away = False
 
     def boot(self, images: Mapping[str, Image]) -> None:
         for name, image in images.items():
-            self._containers[name] = Container(
+            self.containers[name] = Container(
                 self._cluster,
                 name,
                 self.folder,
@@ -96,11 +93,11 @@ class Unit:
 
     def terminate(self) -> None:
         """Let the containers end by themselves, as the kubelet does first; then kill them."""
-        for container in self._containers.values():
+        for container in self.containers.values():
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(container.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            for container in self._containers.values():
+            for container in self.containers.values():
                 container.process.wait(GRACE)
         self._kill_containers()
 
@@ -110,12 +107,12 @@ class Unit:
         self._kill_containers()
 
     def _kill_containers(self) -> None:
-        for container in self._containers.values():
+        for container in self.containers.values():
             container.process.end()
 
     def ready(self) -> bool:
         """Say whether the pod is there and every container passes its readiness probe."""
-        containers = self._containers.values()
+        containers = self.containers.values()
         return not self.away and bool(containers) and all(map(self._probe, containers))
 
     def _probe(self, container: Container) -> bool:
@@ -144,7 +141,7 @@ class Unit:
 
     def poll(self) -> None:
         """Queue the events that the containers' Pebbles give rise to."""
-        for container in self._containers.values():
+        for container in self.containers.values():
             try:
                 self._poll(container)
             except GONE:
