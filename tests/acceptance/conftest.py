@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import httpx2
-import lab
 import lab.fixtures
 import pytest
 from lab.endings import ACCEPTANCE

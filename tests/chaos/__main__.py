@@ -10,7 +10,6 @@ import sys
 from functools import partial
 
 import demo.node
-import lab
 import lab.trainer
 from demo.steps import Steps
 from lab.deployed import await_selected

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import httpx2
-import lab
 import lab.istio
 import lab.juju
 from lab import outcome, ports

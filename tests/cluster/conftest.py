@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import lab
 import lab.istio
 import lightkube
 import pytest

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import lab
 import lab.workload
 import lightkube
 import pytest

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lab
 import lab.istio
 import lightkube
 import pytest

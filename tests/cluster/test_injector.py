@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lab
 import lab.istio
 import pytest
 from lab.certificates import Authority

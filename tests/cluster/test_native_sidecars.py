@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import lab
 import lab.istio
 import lightkube
 import pytest

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import lab
 import lab.istio
 import lightkube
 import pytest

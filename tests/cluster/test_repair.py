@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lab
 import lab.istio
 import lightkube
 import pytest

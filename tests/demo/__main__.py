@@ -14,7 +14,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import lab
 import lab.node
 from lab import detached, tools
 from rich.console import Console

@@ -11,7 +11,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-import lab
 import lab.istio
 from lab import kinds_of_istio
 from lab.kinds_of_istio import Shape

@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
-import lab
 import lab.images
 import lab.istio
 import lab.juju

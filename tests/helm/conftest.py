@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import demo.node
-import lab
 import lab.istio
 import lab.trainer
 import pytest

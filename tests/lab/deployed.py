@@ -18,7 +18,6 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
-import lab
 import lab.istio
 import lab.juju
 from lab.meshed import PROXY

@@ -14,7 +14,6 @@ from typing import Any
 import httpx2
 import lightkube
 
-import lab
 import lab.istio
 from lab import tools
 from lab.clusters import CHECKOUT

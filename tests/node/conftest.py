@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 
 import demo.node
-import lab
 import lab.istio
 import lab.juju
 import lab.trainer

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

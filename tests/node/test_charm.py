@@ -8,7 +8,6 @@ import os
 import signal
 from typing import Any
 
-import lab
 import lab.istio
 import lab.juju
 from lab.deployed import evicts, has_webhook, list_stuck, serving

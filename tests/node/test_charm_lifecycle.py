@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-import lab
 import lab.juju
 import pytest
 from istio_aux.model.annotations import STARTED_WITH

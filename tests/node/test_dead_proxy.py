@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
-import lab
 import lab.juju
 import pytest
 from lab import outcome

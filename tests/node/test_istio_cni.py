@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import lab
 import lab.cni
 import lab.istio
 import pytest

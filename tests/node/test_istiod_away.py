@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-import lab
 import lab.juju
 import pytest
 from istio_aux.quit.pairs import KATIB_FIX

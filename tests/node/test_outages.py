@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import lab
 import lab.juju
 import pytest
 from demo import playground

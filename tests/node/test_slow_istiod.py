@@ -9,7 +9,6 @@ import time
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import lab
 import lab.istio
 import pytest
 from lab import served, workloads

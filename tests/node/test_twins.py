@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-import lab
 import lab.istio
 import pytest
 from lab.versions import NATIVE

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-import lab
 import lab.cni
 from lab.nightly import NIGHT
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import lab
 import lab.istio
 from lab import images
 from lab.deployed import await_root

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import lab
 import lab.istio
 import lab.juju
 import pytest

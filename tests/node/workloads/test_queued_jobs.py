@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import lab
 import lab.istio
 import pytest
 from lab import kueue, outcome, served

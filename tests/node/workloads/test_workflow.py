@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import lab
 import lab.istio
 import lab.juju
 import pytest
