@@ -12,7 +12,7 @@ from typing import Any
 import lab.cni
 import lab.istio
 import pytest
-from lab import images, node_config, upstream
+from lab import images, meshed, node_config, upstream
 from lab.cni import DATAPLANE, REDIRECTION
 from lab.fixtures import make_namespace, running, vacate
 from lab.served import metric, program
@@ -75,7 +75,7 @@ class Watched:
 
     def pods(self) -> dict[str, Pod]:
         listed = self._client.list(Pod, namespace=self.namespace)
-        return {str(pod.metadata and pod.metadata.uid): pod for pod in listed}
+        return {str(meshed.meta(pod).uid): pod for pod in listed}
 
     def captured(self) -> bool:
         return all(said(pod) == "enabled" for pod in self.pods().values())
@@ -98,28 +98,7 @@ class Watched:
 
 
 def said(pod: Pod) -> str:
-    return ((pod.metadata and pod.metadata.annotations) or {}).get(REDIRECTION, "")
-
-
-def deploy(client: Client, namespace: str, replicas: int = 2, **spec: Any) -> None:
-    labels = {"app": "web"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {
-            "containers": [
-                {"name": "main", "image": images.BUSYBOX, "command": ["sleep", "86400"]}
-            ],
-            "terminationGracePeriodSeconds": 0,
-            **spec,
-        },
-    }
-    made = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web", "namespace": namespace},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
-    }
-    upstream.apply(client, [made])
+    return meshed.annotations_of(pod).get(REDIRECTION, "")
 
 
 def all_run(client: Client, namespace: str, replicas: int) -> None:
@@ -151,7 +130,20 @@ class Play:
         self.client.patch(Namespace, self.namespace, {"metadata": {"labels": AMBIENT}})
 
     def deploy(self, replicas: int = 2, **spec: Any) -> None:
-        deploy(self.client, self.namespace, replicas, **spec)
+        labels = {"app": "web"}
+        sleeps = {"name": "main", "image": images.BUSYBOX, "command": ["sleep", "86400"]}
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [sleeps], "terminationGracePeriodSeconds": 0, **spec},
+        }
+        selector = {"matchLabels": labels}
+        made = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": self.namespace},
+            "spec": {"replicas": replicas, "selector": selector, "template": template},
+        }
+        upstream.apply(self.client, [made])
         all_run(self.client, self.namespace, replicas)
 
     def await_captured(self) -> None:

@@ -287,12 +287,8 @@ class Ambient:
                 process = unit.process
                 if process and not process.stopping and self._world.now > process.began + TOLD:
                     self._compare(process)
-        if self._cluster.owners and not self._over:
+        if not all(owner.deleted for owner in self._cluster.owners.values()):
             self._world.after(1.0, self._look)
-
-    @property
-    def _over(self) -> bool:
-        return all(owner.deleted for owner in self._cluster.owners.values())
 
     def _compare(self, process: Process) -> None:
         store = process.wiring._repair.store

@@ -342,7 +342,8 @@ class Nodes:
         box.reporting = False
 
         def status(found: Json) -> None:
-            condition = {"type": "Ready", "status": "True" if _is_ready(box) else "False"}
+            ready = box.ready and all(each.state == "running" for each in box.containers)
+            condition = {"type": "Ready", "status": "True" if ready else "False"}
             found["status"] = {"phase": box.phase, "conditions": [condition]}
             if box.network is not None:
                 since = self._world.time(box.network - self._world.now)
@@ -451,10 +452,6 @@ class Nodes:
         if agent.exits is not None:
             self._end(box, proxy, agent.exits, 0)
         return agent
-
-
-def _is_ready(box: Sandbox) -> bool:
-    return box.ready and all(container.state == "running" for container in box.containers)
 
 
 def _state(container: Container) -> dict[str, Any]:
