@@ -92,11 +92,12 @@ Ask = Callable[..., Coroutine[Any, Any, Shown]]
 
 @pytest.fixture
 def ask(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Run the command line beside an API server, on a thread of its own."""
+    """Run the command line on a thread of its own, beside an API server that listens meanwhile."""
 
     async def ask(api: ApiServer, *argv: str, **screens: int | None) -> Shown:
-        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
-        return await asyncio.to_thread(run, *argv, **screens)
+        async with api:
+            monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
+            return await asyncio.to_thread(run, *argv, **screens)
 
     return ask
 
@@ -106,7 +107,7 @@ def objects(shown: Shown) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.out.splitlines()]
 
 
-async def put_pod(
+def put_pod(
     api: ApiServer,
     name: str,
     states: Mapping[str, State],
@@ -122,7 +123,7 @@ async def put_pod(
     return body
 
 
-async def install(api: ApiServer, settings: object) -> None:
+def install(api: ApiServer, settings: object) -> None:
     """The webhook configuration of an installation with these settings."""
     text = settings if isinstance(settings, str) else json.dumps(settings)
     metadata = {"name": "istio-aux-here", "annotations": {SETTINGS: text}}

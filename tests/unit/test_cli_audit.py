@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
 from istio_aux.cli import report, terminal
 from istio_aux.cli.output import Output
 from istio_aux.cli.page import page
@@ -26,43 +25,44 @@ from istio_aux.model.findings import Code
 from istio_aux.model.found import Found
 from istio_aux.model.resources import Requests
 from msgspec.structs import replace
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, kubeconfig
 from unit.asynchronous import until
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.rules.unmeshed import agent, ambient, cni
-from unit.screens import Ask, Run, Shown, audited, objects, put_pod
+from unit.screens import Ask, Run, objects, put_pod
 
 ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-async def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
+def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
     containers = {key.replace("_", "-"): state for key, state in states.items()}
     details = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
-    await put_pod(api, name, containers, namespace=namespace, details=details)
+    put_pod(api, name, containers, namespace=namespace, details=details)
 
 
-async def fill(api: ApiServer) -> None:
+@pytest.fixture
+def api() -> ApiServer:
     """One pod of each kind."""
-    await put(api, "working", main=RUNNING, istio_proxy=RUNNING)
+    api = ApiServer()
+    put(api, "working", main=RUNNING, istio_proxy=RUNNING)
     early, late = exited(0, at="2026-11-21T08:00:00Z"), exited(0, at="2026-11-21T09:00:00Z")
-    await put(api, "stuck", main=late, small=early, istio_proxy=RUNNING)
-    await put(api, "blocked", main=early, vault=RUNNING, istio_proxy=RUNNING)
-    await put(api, "lost", main=RUNNING, small=late, istio_proxy=early)
-    await put(api, "plain", main=exited(0))
+    put(api, "stuck", main=late, small=early, istio_proxy=RUNNING)
+    put(api, "blocked", main=early, vault=RUNNING, istio_proxy=RUNNING)
+    put(api, "lost", main=RUNNING, small=late, istio_proxy=early)
+    put(api, "plain", main=exited(0))
     api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
-    await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
+    put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
+    return api
 
 
-async def test_one_namespace_is_read_alone_and_nothing_is_changed() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        audit = await audited(api, namespace="other")
-        assert [request for request in api.requests if "pods" in request] == [
-            "GET /api/v1/namespaces/other/pods"
-        ]
-        assert {request.split()[0] for request in api.requests} <= {"GET"}
-    assert ([item.name for item in audit.findings], audit.pods) == (["elsewhere"], 1)
+async def test_one_namespace_is_read_alone_and_nothing_is_changed(api: ApiServer, ask: Ask) -> None:
+    shown = await ask(api, "audit", "-n", "other", "-o", "name")
+    assert shown.out == "pod/elsewhere\n"
+    assert [request for request in api.requests if "pods" in request] == [
+        "GET /api/v1/namespaces/other/pods"
+    ]
+    assert {request.split()[0] for request in api.requests} <= {"GET"}
 
 
 CODES = {"stuck": "IA0101", "blocked": "IA0102", "lost": "IA0103", "unmeshed": "IA0105"}
@@ -173,15 +173,12 @@ def test_nothing_that_a_tenant_writes_is_markup_in_a_page(where: str) -> None:
     assert len(shown) < 400_000
 
 
-async def test_a_page_is_written_beside_the_table(ask: Ask, tmp_path: Path) -> None:
-    file, nowhere = tmp_path / "page.html", tmp_path / "missing" / "page.html"
-    async with ApiServer() as api:
-        await fill(api)
-        shown = await ask(api, "audit", "--report", str(file))
-        failed = await ask(api, "audit", "--report", str(nowhere))
+async def test_a_page_that_cannot_be_written_is_said_and_a_failure(
+    api: ApiServer, ask: Ask
+) -> None:
+    shown = await ask(api, "audit", "--report", "/none/page.html")
     assert "stuck: 2" in shown.out
-    assert "<b>pod/stuck</b>" in file.read_text()
-    assert (failed.status, failed.err) == (1, f"{nowhere}: No such file or directory\n")
+    assert (shown.status, shown.err) == (1, "/none/page.html: No such file or directory\n")
 
 
 def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
@@ -302,11 +299,9 @@ def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age
 
 
 async def test_audit_says_which_pods_no_installation_looks_after_and_how_to_free_them(
-    ask: Ask,
+    api: ApiServer, ask: Ask
 ) -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        shown = await ask(api, "audit", columns=None)
+    shown = await ask(api, "audit", columns=None)
     _, held, left_out, _, _ = shown.out.split("\n\n")
     assert held.startswith("2 pods are kept by istio-proxy since ")
     assert left_out.startswith(
@@ -315,73 +310,50 @@ async def test_audit_says_which_pods_no_installation_looks_after_and_how_to_free
     assert left_out.splitlines()[-2:] == ["free the stuck pods:", "  istio-aux quit -A --yes"]
 
 
-async def test_a_pod_without_a_node_says_why_who_holds_the_gpus_and_holds_none(ask: Ask) -> None:
+async def test_a_pod_without_a_node_says_why_who_holds_the_gpus_and_holds_none(
+    api: ApiServer, ask: Ask
+) -> None:
     why = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
-    async with ApiServer() as api:
-        await fill(api)
-        body = api.get("pods", "training", "working") or {}
-        api.put("pods", {**body, "status": {"phase": "Pending", "conditions": [said]}})
-        [shown] = objects(await ask(api, "explain", "training/working", "-o", "json"))
-        [kept] = objects(await ask(api, "quit", "training/working", "-o", "json"))
+    body = api.get("pods", "training", "working") or {}
+    api.put("pods", {**body, "status": {"phase": "Pending", "conditions": [said]}})
+    [shown] = objects(await ask(api, "explain", "training/working", "-o", "json"))
+    [kept] = objects(await ask(api, "quit", "training/working", "-o", "json"))
     assert shown["reason"] == f"Unschedulable: {why}; 16 GPUs are held by 2 finished pods"
     assert (kept["reason"], kept["requests"]) == (f"Unschedulable: {why}", {})
 
 
-async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
-    run: Run, tmp_path: Path
+def test_a_server_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    server = "https://127.0.0.1:1"
+    shown = run("audit", "--kubeconfig", str(kubeconfig(tmp_path, cluster={"server": server})))
+    why = "Cannot connect to host 127.0.0.1:1 [connection refused]"
+    assert shown == (1, "", f"API server {server}: {why}\n")
+
+
+async def test_explain_reads_pods_of_the_cluster_by_name(
+    api: ApiServer, ask: Ask, tmp_path: Path
 ) -> None:
-    missing = str(tmp_path / "missing")
-    shown = await asyncio.to_thread(run, "audit", "--kubeconfig", missing)
-    assert shown == (2, "", f"{missing}: No such file or directory\n")
-    async with ApiServer() as api:
-        kubeconfig = str(api.kubeconfig(tmp_path))
-        await api.stop()
-        for argv in (["audit"], ["explain", "a", "b"]):
-            shown = await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig)
-            assert (shown.status, shown.out) == (1, "")
-            host = api.url.removeprefix("https://")
-            why = f"Cannot connect to host {host} [connection refused]"
-            assert shown.err == f"API server {api.url}: {why}\n"
-
-
-def everywhere(folder: Path) -> Path:
-    """The settings of an installation that looks after all namespaces."""
-    (folder / "config.yaml").write_text("namespace-selectors: ''\n")
-    return folder / "config.yaml"
-
-
-async def test_explain_reads_pods_of_the_cluster_by_name(ask: Ask, tmp_path: Path) -> None:
     """With a namespace before the slash, in -n, or in the kubeconfig; after those in files."""
-    file = tmp_path / "pod.json"
+    file, everywhere = tmp_path / "pod.json", tmp_path / "config.yaml"
     file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
-    async with ApiServer() as api:
-        await put(api, "one", "default", main=exited(0), istio_proxy=RUNNING)
-        await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
-        names = ("none", "one", "training/two")
-        api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
-        from_default = await ask(api, "explain", "-o", "json", *names, columns=None)
-        options = ("-f", str(file), "-n", "training")
-        names = ("two", "default/one", "--config", str(everywhere(tmp_path)))
-        from_option = await ask(api, "explain", "-o", "json", *options, *names, columns=None)
-    assert (from_default.status, from_option.status) == (1, 0)
-    assert (
-        'default/none: 404 NotFound: pods "none" not found; did you mean "one"?\n'
-        in from_default.err
+    everywhere.write_text("namespace-selectors: ''\n")
+    put(api, "one", "default", main=exited(0), istio_proxy=RUNNING)
+    api.refuse("/pods/one", 429, "TooManyRequests", "slow down", times=3, after=0)
+    from_default = await ask(api, "explain", "-o", "name", "none", "one", "training/working")
+    options = ("-f", str(file), "-n", "training", "--config", str(everywhere))
+    from_option = await ask(api, "explain", "-o", "json", *options, "working", "default/one")
+    assert (from_default.status, from_default.out) == (1, "pod/one\npod/working\n")
+    assert 'default/none: 404 NotFound: pods "none" not found; did you mean "one"?\n' in (
+        from_default.err
     )
-    assert answers(from_default) == [("one", "ignore"), ("two", "ignore")]
-    assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
+    actions = [(each["name"], each["action"]) for each in objects(from_option)]
+    assert actions == [("on-paper", "ignore"), ("working", "wait"), ("one", "quit")]
 
 
-async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
+async def test_an_interrupt_is_quiet(api: ApiServer, tmp_path: Path) -> None:
     """Ctrl-C while the server takes its time: no traceback, and the status of shells, 130."""
-    async with ApiServer() as api:
-
-        async def slow(_request: web.Request) -> web.StreamResponse | None:
-            await asyncio.sleep(60)
-            return None
-
-        api.faults.append(slow)
+    async with api:
+        api.hang("")
         # A shell that runs the tests in the background ignores the signal, also for children.
         listening = "signal.signal(signal.SIGINT, signal.default_int_handler)"
         program = (
@@ -397,38 +369,33 @@ async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
         assert process.returncode == 130
 
 
-def answers(shown: Shown) -> list[tuple[str, str]]:
-    return [(item["name"], item["action"]) for item in objects(shown)]
-
-
-async def test_pods_outside_an_ambient_mesh_are_found_and_explained(ask: Ask) -> None:
+async def test_pods_outside_an_ambient_mesh_are_found_and_explained(
+    api: ApiServer, ask: Ask
+) -> None:
     """istio#61182: by the annotation and the agents' settings, and no pod is asked."""
     profile = {
         "istio.io/dataplane-mode": "ambient",
         "app.kubernetes.io/part-of": "kubeflow-profile",
     }
-    async with ApiServer() as api:
-        api.put("namespaces", {"metadata": {"name": "shop", "labels": profile}})
-        api.put("pods", agent())
-        api.put("configmaps", cni())
-        for name, said in {"out": "", "well": "enabled", "half": "pending"}.items():
-            api.put("pods", ambient(said, name=name, uid=name))
-        api.put("pods", ambient("enabled", name="booted", uid="booted", renewed=True))
-        found = await ask(api, "audit", "-o", "json")
-        explained = await ask(api, "explain", "-n", "shop", "out", "well", "half")
-        api.put("configmaps", cni(AMBIENT_RECONCILE_POD_RULES_ON_STARTUP="false"))
-        api.put("pods", agent(ready=False))
-        away = await ask(api, "audit")
+    api.put("namespaces", {"metadata": {"name": "shop", "labels": profile}})
+    api.put("pods", agent())
+    api.put("configmaps", cni())
+    for name, said in {"out": "", "well": "enabled", "half": "pending"}.items():
+        api.put("pods", ambient(said, name=name, uid=name))
+    api.put("pods", ambient("enabled", name="booted", uid="booted", renewed=True))
+    found = await ask(api, "audit", "-n", "shop", "-o", "json")
+    explained = await ask(api, "explain", "-n", "shop", "out", "well", "half", columns=None)
+    api.put("configmaps", cni(AMBIENT_RECONCILE_POD_RULES_ON_STARTUP="false"))
+    api.put("pods", agent(ready=False))
+    away = await ask(api, "audit", "-n", "shop")
     assert {(line["name"], line["state"], line["code"]) for line in objects(found)} == {
         ("out", "unmeshed", "IA0106"),
         ("half", "unmeshed", "IA0126"),
     }
-    out, well, half = (line for line in explained.out.splitlines() if "shop/" in line)
-    assert "UNMESHED" in out
-    assert "outside the mesh: it has no annotation ambient.istio.io/redirection" in out
+    out, well, half = (line for line in explained.out.splitlines() if line.startswith("shop/"))
+    assert "UNMESHED  outside the mesh: it has no annotation ambient.istio.io/redirection" in out
     assert "the pod has no container istio-proxy" in well
-    assert "look at ztunnel on its node" in " ".join(explained.out.split())
-    assert "UNMESHED" in half
+    assert "look at ztunnel on its node" in half
     assert "pods that may lack their sidecar: 2: " in away.err
     assert "; istio-cni is not ready on node node-1" in away.err
     assert (found.status, away.status, api.forwards) == (0, 1, [])

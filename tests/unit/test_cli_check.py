@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from unit.apiserver import ApiServer
-from unit.injecting import ENABLED
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import agent, cni, raw
 from unit.screens import Ask, install, objects
@@ -18,11 +17,11 @@ CLOSED = (
 
 
 async def test_what_an_account_may_not_see_is_one_line_for_its_admin(ask: Ask) -> None:
-    async with ApiServer() as api:
-        for each in CLOSED:
-            api.refuse(f"{each}", 403, "Forbidden", "forbidden")
-        shown = await ask(api, "check", "-o", "json")
-        text = await ask(api, "check")
+    api = ApiServer()
+    for each in CLOSED:
+        api.refuse(f"{each}", 403, "Forbidden", "forbidden")
+    shown = await ask(api, "check", "-o", "json")
+    text = await ask(api, "check")
     version, told = [each for each in objects(shown) if each["result"] == "unknown"]
     assert version["what"] == "Kubernetes not known"
     assert (told["check"], told["code"]) == ("rights", "IA0304")
@@ -39,17 +38,14 @@ async def test_what_an_account_may_not_see_is_one_line_for_its_admin(ask: Ask) -
 
 async def test_it_counts_the_pods_that_audit_names(ask: Ask) -> None:
     """Also one that `inject-selector` chooses, and whose annotation says no to Istio alone."""
+    api = Istio()
     settings = {"namespace-selectors": "istio-injection=enabled", "inject-selector": "app=web"}
-    async with Istio() as api:
-        api.configure(bundle=None)
-        api.put_policy("policy: enabled")
-        api.put("namespaces", {"metadata": {"name": "shop", "labels": ENABLED}})
-        await install(api, settings)
-        no = {"sidecar.istio.io/inject": "false"}
-        await api.run_pod("chosen", labels={"app": "web"}, annotations=no)
-        await api.run_pod("left", labels={"app": "other"}, annotations=no)
-        named = await ask(api, "audit", "-o", "json")
-        shown = await ask(api, "check", "-o", "json", "--timeout", "10")
+    install(api, settings)
+    no = {"sidecar.istio.io/inject": "false"}
+    api.run_pod("chosen", labels={"app": "web"}, annotations=no)
+    api.run_pod("left", labels={"app": "other"}, annotations=no)
+    named = await ask(api, "audit", "-o", "json")
+    shown = await ask(api, "check", "-o", "json", "--timeout", "10")
     assert [(each["name"], each["code"]) for each in objects(named)] == [("chosen", "IA0105")]
     lacks, others = [each["what"] for each in objects(shown) if each["check"] == "pods"]
     assert "are outside their mesh, which race-policy decides about" in lacks
@@ -62,22 +58,18 @@ async def test_it_says_on_which_nodes_istios_agents_are_away_and_whom_that_conce
 ) -> None:
     """Of an ambient mesh, and of sidecars whose network istio-cni sets up."""
     ambient = {"istio.io/dataplane-mode": "ambient"}
-    async with Istio() as api:
-        api.configure(bundle=None)
-        api.put_policy("policy: enabled")
-        api.kubelets = ["v1.36.3", "v1.36.3"]
-        for name, labels in (("shop", ENABLED), ("taken", ambient), ("excluded", ambient)):
-            api.put("namespaces", {"metadata": {"name": name, "labels": labels}})
-        await install(api, {"namespace-selectors": "istio.io/dataplane-mode=ambient"})
-        for pod in (agent(ready=False), agent("ztunnel")):
-            api.put("pods", pod)
-        api.put("configmaps", cni(EXCLUDE_NAMESPACES="kube-system,excluded"))
-        both = {"main": RUNNING, "istio-proxy": RUNNING}
-        waits = raw(both, name="waits", spec={"nodeName": "node-1"})
-        waits["spec"]["initContainers"] = [{"name": "istio-validation"}]
-        api.put("pods", waits)
-        shown = await ask(api, "check", "-o", "json", "--timeout", "10")
-        moving = await ask(api, "check", "--to", "ambient", "-o", "json", "--timeout", "10")
+    api = Istio()
+    api.kubelets = ["v1.36.3", "v1.36.3"]
+    for name in ("taken", "excluded"):
+        api.put("namespaces", {"metadata": {"name": name, "labels": ambient}})
+    install(api, {"namespace-selectors": "istio.io/dataplane-mode=ambient"})
+    api.put("pods", agent(ready=False))
+    api.put("pods", agent("ztunnel"))
+    api.put("configmaps", cni(EXCLUDE_NAMESPACES="kube-system,excluded"))
+    waits = {"nodeName": "node-1", "initContainers": [{"name": "istio-validation"}]}
+    api.put("pods", raw({"main": RUNNING, "istio-proxy": RUNNING}, name="waits", spec=waits))
+    shown = await ask(api, "check", "-o", "json", "--timeout", "10")
+    moving = await ask(api, "check", "--to", "ambient", "-o", "json", "--timeout", "10")
     found = {(each["check"], each["what"]) for each in objects(shown)}
     lacks = "istio-cni is not ready on 1 nodes: node-1; new pods with a sidecar may fail"
     taken = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,37 +15,36 @@ from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Ask, Run, install, objects, put_pod
 
 
-async def fill(api: ApiServer, *names: str) -> None:
-    """Pods that hang, the first one since yesterday, and so on; and one that works."""
-    for day, name in enumerate(names):
-        ended = exited(0, at=f"2026-11-{20 - day}T08:00:00Z")
-        owner = {"kind": "Job", "name": "train", "uid": "u", "controller": True}
-        about = {"ownerReferences": [{**owner, "apiVersion": "batch/v1"}]}
-        await put_pod(api, name, {"main": ended, "istio-proxy": RUNNING}, about=about)
-    await put_pod(api, "works", {"main": RUNNING, "istio-proxy": RUNNING})
+@pytest.fixture
+def api() -> ApiServer:
+    """Two pods that hang, the first one for a day less, and one that works."""
+    api = ApiServer()
+    owner = {"kind": "Job", "name": "train", "uid": "u", "controller": True}
+    about = {"ownerReferences": [{**owner, "apiVersion": "batch/v1"}]}
+    for name, day in (("a", 20), ("b", 19)):
+        ended = exited(0, at=f"2026-11-{day}T08:00:00Z")
+        put_pod(api, name, {"main": ended, "istio-proxy": RUNNING}, about=about)
+    put_pod(api, "works", {"main": RUNNING, "istio-proxy": RUNNING})
+    return api
 
 
-async def test_audit_and_explain_have_the_formats_of_kubectl(ask: Ask) -> None:
-    async with ApiServer() as api:
-        await fill(api, "a", "b")
+async def test_audit_and_explain_have_the_formats_of_kubectl(api: ApiServer, ask: Ask) -> None:
+    async def said(*argv: str, **screens: int | None) -> list[str]:
+        return (await ask(api, *argv, **screens)).out.splitlines()
 
-        async def said(*argv: str, **screens: int | None) -> list[str]:
-            return (await ask(api, *argv, **screens)).out.splitlines()
-
-        assert await said("audit", "-o", "name") == ["pod/a", "pod/b"]
-        found = yaml.safe_load("\n".join(await said("audit", "-o", "yaml")))
-        assert found["items"] == objects(await ask(api, "audit", "-o", "json"))
-        titles, *_ = await said("audit", columns=None)
-        assert "NODE" not in titles
-        titles, *wide = await said("audit", "-o", "wide", columns=None)
-        assert titles.split()[-2:] == ["NODE", "REASON"]
-        assert [line.split()[1:4] for line in wide[:2]] == [
-            ["pod/a", "1", "stuck"],
-            ["pod/b", "1", "stuck"],
-        ]
-        assert await said("explain", "-A", "-o", "name") == ["pod/a", "pod/b", "pod/works"]
-        explained = yaml.safe_load("\n".join(await said("explain", "-A", "-o", "yaml")))
-        assert [each["name"] for each in explained["items"]] == ["a", "b", "works"]
+    assert await said("audit", "-o", "name") == ["pod/a", "pod/b"]
+    found = yaml.safe_load("\n".join(await said("audit", "-o", "yaml")))
+    assert found["items"] == objects(await ask(api, "audit", "-o", "json"))
+    assert "NODE" not in (await said("audit", columns=None))[0]
+    titles, *wide = await said("audit", "-o", "wide", columns=None)
+    assert titles.split()[-2:] == ["NODE", "REASON"]
+    assert [line.split()[1:4] for line in wide[:2]] == [
+        ["pod/a", "1", "stuck"],
+        ["pod/b", "1", "stuck"],
+    ]
+    assert await said("explain", "-A", "-o", "name") == ["pod/a", "pod/b", "pod/works"]
+    explained = yaml.safe_load("\n".join(await said("explain", "-A", "-o", "yaml")))
+    assert [each["name"] for each in explained["items"]] == ["a", "b", "works"]
 
 
 @pytest.mark.parametrize(
@@ -60,53 +58,40 @@ def test_another_format_is_refused(run: Run, command: str, given: str) -> None:
     assert raised.value.code == 2
 
 
-@pytest.fixture
-def reached(tmp_path: Path) -> Callable[[ApiServer], list[str]]:
-    """The flags that lead to an API server by a context with a space in its name."""
-
-    def reached(api: ApiServer) -> list[str]:
-        config = json.loads(api.kubeconfig(tmp_path).read_text())
-        cluster = {**config["clusters"][0], "name": "far"}
-        context = {"name": "the east", "context": {"cluster": "far", "user": "u"}}
-        (tmp_path / "east").write_text(
-            json.dumps({**config, "clusters": [cluster], "contexts": [context]})
-        )
-        return ["--kubeconfig", str(tmp_path / "east"), "--context", "the east"]
-
-    return reached
-
-
 async def test_a_command_to_paste_is_for_the_cluster_that_was_asked(
-    run: Run, reached: Callable[[ApiServer], list[str]]
+    api: ApiServer, run: Run, tmp_path: Path
 ) -> None:
-    async with ApiServer() as api:
-        await fill(api, "a")
-        flags = reached(api)
+    """By a context with a space in its name."""
+    async with api:
+        config = api.kubeconfig(tmp_path)
+        config.write_text(config.read_text().replace('"name": "here"', '"name": "the east"'))
+        flags = ["--kubeconfig", str(config), "--context", "the east"]
         text = await asyncio.to_thread(run, "audit", *flags, columns=None)
         named = await asyncio.to_thread(run, "audit", "training/a", *flags, columns=None)
-        [found] = objects(await asyncio.to_thread(run, "audit", *flags, "-o", "json"))
+        [found, _] = objects(await asyncio.to_thread(run, "audit", *flags, "-o", "json"))
     [command] = [line for line in text.out.splitlines() if "istio-aux quit" in line]
     assert shlex.split(command) == ["istio-aux", "quit", "-n", "training", "--yes", *flags]
-    free = ["istio-aux", "quit", "-n", "training", "a", "--yes"]
-    assert shlex.split(found["free"]) == [*free, *flags]
-    assert [*free, *flags] in map(shlex.split, named.out.splitlines()), "and no other pod"
+    free = ["istio-aux", "quit", "-n", "training", "a", "--yes", *flags]
+    assert shlex.split(found["free"]) == free
+    assert free in map(shlex.split, named.out.splitlines()), "and no other pod"
 
 
-async def test_check_begins_with_the_versions_of_cluster_istio_and_installation(ask: Ask) -> None:
+async def test_check_begins_with_the_versions_of_cluster_istio_and_installation(
+    api: ApiServer, ask: Ask
+) -> None:
     """By the tags of the images of their pods; another pod with such a container does not count."""
-    async with ApiServer() as api:
-        await install(api, {"lease": "mesh-jobs/istio-aux"})
-        api.put("mutatingwebhookconfigurations", ISTIO)
-        istiod = {"discovery": {"image": "a.b:5000/istio/pilot:1.28.10@sha256:0"}}
-        await put_pod(api, "istiod", {"discovery": RUNNING}, namespace="mesh", details=istiod)
-        await put_pod(api, "other", {"discovery": RUNNING}, details=istiod)
-        ours = {"istio-aux": {"image": "localhost/istio-aux:0.1.0"}}
-        for name in ("a", "b"):
-            await put_pod(api, name, {"istio-aux": RUNNING}, namespace="mesh-jobs", details=ours)
-        shown = await ask(api, "check", "-o", "json")
-        text = await ask(api, "check", columns=None)
-        api.refuse("/api/v1/namespaces/mesh/pods", 403, "Forbidden", "no")
-        refused = await ask(api, "check", "-o", "json")
+    install(api, {"lease": "mesh-jobs/istio-aux"})
+    api.put("mutatingwebhookconfigurations", ISTIO)
+    istiod = {"discovery": {"image": "a.b:5000/istio/pilot:1.28.10@sha256:0"}}
+    put_pod(api, "istiod", {"discovery": RUNNING}, namespace="mesh", details=istiod)
+    put_pod(api, "other", {"discovery": RUNNING}, details=istiod)
+    ours = {"istio-aux": {"image": "localhost/istio-aux:0.1.0"}}
+    for name in ("a", "b"):
+        put_pod(api, name, {"istio-aux": RUNNING}, namespace="mesh-jobs", details=ours)
+    shown = await ask(api, "check", "-o", "json")
+    text = await ask(api, "check", columns=None)
+    api.refuse("/api/v1/namespaces/mesh/pods", 403, "Forbidden", "no")
+    refused = await ask(api, "check", "-o", "json")
     known = "Kubernetes not known; Istio 1.28.10 (1); istio-aux 0.1.0 (2)"
     assert (objects(shown)[0]["check"], objects(shown)[0]["what"]) == ("versions", known)
     assert [line.split()[0] for line in text.out.splitlines()[1:3]] == ["the", "versions"]

@@ -8,7 +8,7 @@ import re
 from asyncio.subprocess import PIPE
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -32,23 +32,15 @@ class Cluster:
         self._pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.api.on_exec = self._told
 
-    async def __aenter__(self) -> Self:
-        await self.api.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.api.__aexit__()
-
     async def quits(self, *argv: str) -> Shown:
         """Run the command in a process, as its watches end with the process."""
-        given = (*PROGRAM, "quit", *argv, "--kubeconfig", str(self.api.kubeconfig(self._folder)))
-        process = await asyncio.create_subprocess_exec(*given, stdout=PIPE, stderr=PIPE)
-        out, err = await process.communicate()
+        async with self.api:
+            given = (*PROGRAM, "quit", *argv, "--kubeconfig", self.api.kubeconfig(self._folder))
+            process = await asyncio.create_subprocess_exec(*given, stdout=PIPE, stderr=PIPE)
+            out, err = await process.communicate()
         return Shown(process.returncode or 0, out.decode(), err.decode())
 
-    async def pod(
-        self, name: str, main: State = DONE, namespace: str = "training", **more: Any
-    ) -> None:
+    def pod(self, name: str, main: State = DONE, namespace: str = "training", **more: Any) -> None:
         """Create a pod that ``requests`` two GPUs; ``job`` is the name of its TFJob."""
         requests = more.pop("requests", {"nvidia.com/gpu": "2"})
         others, phase = more.pop("others", {}), more.pop("phase", "Running")
@@ -58,7 +50,7 @@ class Cluster:
             "name": more.pop("job", ""),
         }
         owners = [{**job, "uid": "j", "controller": True}] if job["name"] else []
-        self._pods[namespace, name] = await put_pod(
+        self._pods[namespace, name] = put_pod(
             self.api, name, {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
             details={"main": {"resources": {"requests": requests}}},
             namespace=namespace, about={"ownerReferences": owners}, **more,
@@ -87,7 +79,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """It is there while a test is inside of it."""
+    """It answers while a command runs."""
     return Cluster(tmp_path)
 
 
@@ -100,45 +92,43 @@ def outcomes(shown: Shown) -> dict[str, str]:
 async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
     cluster: Cluster,
 ) -> None:
-    async with cluster:
-        await cluster.pod("mnist-0", job="mnist")
-        await cluster.pod("mnist-1", job="mnist")
-        await cluster.pod("bare")
-        await cluster.pod("at-work", main=RUNNING)
-        shown = await cluster.quits("-n", "training")
-        why = "every payload container is finished"
-        assert shown.out.splitlines() == [
-            "NAMESPACE  NAME         PODS  OUTCOME     REQUESTS  REASON",
-            f"training   pod/bare     1     would-free  2 GPUs    {why}",
-            f"training   tfjob/mnist  2     would-free  4 GPUs    {why}",
-            "",
-            "would-free: 3 (6 GPUs)",
-            "nothing is changed yet: add --yes",
-        ]
-        assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
+    cluster.pod("mnist-0", job="mnist")
+    cluster.pod("mnist-1", job="mnist")
+    cluster.pod("bare")
+    cluster.pod("at-work", main=RUNNING)
+    shown = await cluster.quits("-n", "training")
+    why = "every payload container is finished"
+    assert shown.out.splitlines() == [
+        "NAMESPACE  NAME         PODS  OUTCOME     REQUESTS  REASON",
+        f"training   pod/bare     1     would-free  2 GPUs    {why}",
+        f"training   tfjob/mnist  2     would-free  4 GPUs    {why}",
+        "",
+        "would-free: 3 (6 GPUs)",
+        "nothing is changed yet: add --yes",
+    ]
+    assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
 
 
 async def test_a_pod_that_is_deleted_once_its_proxy_has_exited_is_waited_for(
     cluster: Cluster,
 ) -> None:
     """Its owner deletes it, or Kubernetes: its node takes some time."""
-    async with cluster:
-        await cluster.pod("bare")
+    cluster.pod("bare")
 
-        async def delete(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
-            body: Any = cluster.api.get("pods", namespace, name)
-            now = datetime.now(UTC).isoformat()
-            body["metadata"] |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 30}
-            await proxy_quits(socket, namespace, name)
-            for status in body["status"]["containerStatuses"]:
-                status["state"] = exited(0, at=LATER)
-            cluster.api.put("pods", body)
-            later = asyncio.get_running_loop().call_later
-            later(1.5, lambda: cluster.api.remove("pods", namespace, name))
+    async def delete(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+        body: Any = cluster.api.get("pods", namespace, name)
+        now = datetime.now(UTC).isoformat()
+        body["metadata"] |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 30}
+        await proxy_quits(socket, namespace, name)
+        for status in body["status"]["containerStatuses"]:
+            status["state"] = exited(0, at=LATER)
+        cluster.api.put("pods", body)
+        later = asyncio.get_running_loop().call_later
+        later(1.5, lambda: cluster.api.remove("pods", namespace, name))
 
-        cluster.api.on_exec = delete
-        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
-        assert (shown.status, outcomes(shown)) == (0, {"bare": "freed"})
+    cluster.api.on_exec = delete
+    shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
+    assert (shown.status, outcomes(shown)) == (0, {"bare": "freed"})
 
 
 async def test_free_my_job_shows_what_it_prints(cluster: Cluster) -> None:
@@ -147,61 +137,58 @@ async def test_free_my_job_shows_what_it_prints(cluster: Cluster) -> None:
     shown = console.findall(PAGE.read_text())
     assert len(shown) == 2
     large = {"nvidia.com/gpu": "8", "cpu": "16", "memory": "64Gi"}
-    async with cluster:
-        for number, end in enumerate(("07:06:19", "07:06:30")):
-            done = exited(0, at=f"2026-11-21T{end}Z")
-            await cluster.pod(f"mnist-{number}", done, "my-profile", job="mnist", requests=large)
-        for command, printed in shown:
-            assert (await cluster.quits(*command.split())).out == printed
+    for number, end in enumerate(("07:06:19", "07:06:30")):
+        done = exited(0, at=f"2026-11-21T{end}Z")
+        cluster.pod(f"mnist-{number}", done, "my-profile", job="mnist", requests=large)
+    for command, printed in shown:
+        assert (await cluster.quits(*command.split())).out == printed
 
 
 async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_back(
     cluster: Cluster,
 ) -> None:
     """Whatever labels the namespace has, and with rights in it alone; JSON keys are a contract."""
-    async with cluster:
-        await cluster.pod("mnist-0", job="mnist")
-        await cluster.pod("at-work", main=RUNNING)
-        late = exited(1, at="2100-01-01T00:00:00Z")
-        await cluster.pod("restarted", main=late, restart="OnFailure")
-        await cluster.pod("service", restart="Always")
-        await cluster.pod("refuses", annotations={"istio-aux.io/quit": "false"})
-        await cluster.pod("elsewhere", namespace="other")
-        shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
-        assert json.loads(shown.out).items() >= {
-            "namespace": "training", "name": "mnist-0", "uid": "u-mnist-0", "outcome": "freed",
-            "reason": "istio-proxy exited with 0", "requests": {"gpus": 2},
-            "owner": "TFJob/mnist", "seconds": 1.0, "state": "stuck", "code": "IA0101",
-        }.items()  # fmt: skip
-        assert (shown.status, shown.err, cluster.told) == (0, "", {"mnist-0"})
-        assert [event["reason"] for event in cluster.api.events] == ["ProxyQuit"]
-        # Settings of an installation count where the account may read them.
-        places = {"/namespaces/training/", "/selfsubjectaccessreviews", "webhookconfigurations"}
-        asked = cluster.api.requests
-        assert [path for path in asked if not any(each in path for each in places)] == []
+    cluster.pod("mnist-0", job="mnist")
+    cluster.pod("at-work", main=RUNNING)
+    late = exited(1, at="2100-01-01T00:00:00Z")
+    cluster.pod("restarted", main=late, restart="OnFailure")
+    cluster.pod("service", restart="Always")
+    cluster.pod("refuses", annotations={"istio-aux.io/quit": "false"})
+    cluster.pod("elsewhere", namespace="other")
+    shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
+    assert json.loads(shown.out).items() >= {
+        "namespace": "training", "name": "mnist-0", "uid": "u-mnist-0", "outcome": "freed",
+        "reason": "istio-proxy exited with 0", "requests": {"gpus": 2},
+        "owner": "TFJob/mnist", "seconds": 1.0, "state": "stuck", "code": "IA0101",
+    }.items()  # fmt: skip
+    assert (shown.status, shown.err, cluster.told) == (0, "", {"mnist-0"})
+    assert [event["reason"] for event in cluster.api.events] == ["ProxyQuit"]
+    # Settings of an installation count where the account may read them.
+    places = {"/namespaces/training/", "/selfsubjectaccessreviews", "webhookconfigurations"}
+    asked = cluster.api.requests
+    assert [path for path in asked if not any(each in path for each in places)] == []
 
 
 async def test_a_pod_that_does_not_end_in_time_is_stuck_with_the_reason(cluster: Cluster) -> None:
     """One that waits for its grace period is not told."""
-    async with cluster:
-        cluster.deaf.add("deaf")
-        await cluster.pod("deaf")
-        await cluster.pod("hears")
-        await cluster.pod("waits", annotations={"istio-aux.io/quit-grace": "1000000000"})
-        await cluster.pod("later", main=exited(0, at="2999-01-01T00:00:00Z"),
-                          annotations={"istio-aux.io/quit-grace": "3600"})  # fmt: skip
-        shown = await cluster.quits("-n", "training", "--yes", "--timeout", "2")
-        rows = [line.split(maxsplit=6) for line in shown.out.splitlines()[1:5]]
-        assert [(row[1], row[3]) for row in rows] == [
-            ("pod/deaf", "stuck"), ("pod/hears", "freed"), ("pod/later", "stuck"),
-            ("pod/waits", "kept"),
-        ]  # fmt: skip
-        assert "the grace period ends at" in rows[2][-1]
-        assert "istio-aux.io/quit-grace" in rows[3][-1]
-        counted, next_time = shown.out.splitlines()[-2:]
-        assert counted == "freed: 1 (2 GPUs), stuck: 2, kept: 1"
-        assert next_time.endswith("/docs/how-to/free-my-job.md#and-next-time")
-        assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
+    cluster.deaf.add("deaf")
+    cluster.pod("deaf")
+    cluster.pod("hears")
+    cluster.pod("waits", annotations={"istio-aux.io/quit-grace": "1000000000"})
+    cluster.pod("later", main=exited(0, at="2999-01-01T00:00:00Z"),
+                      annotations={"istio-aux.io/quit-grace": "3600"})  # fmt: skip
+    shown = await cluster.quits("-n", "training", "--yes", "--timeout", "2")
+    rows = [line.split(maxsplit=6) for line in shown.out.splitlines()[1:5]]
+    assert [(row[1], row[3]) for row in rows] == [
+        ("pod/deaf", "stuck"), ("pod/hears", "freed"), ("pod/later", "stuck"),
+        ("pod/waits", "kept"),
+    ]  # fmt: skip
+    assert "the grace period ends at" in rows[2][-1]
+    assert "istio-aux.io/quit-grace" in rows[3][-1]
+    counted, next_time = shown.out.splitlines()[-2:]
+    assert counted == "freed: 1 (2 GPUs), stuck: 2, kept: 1"
+    assert next_time.endswith("/docs/how-to/free-my-job.md#and-next-time")
+    assert (shown.status, cluster.told) == (1, {"deaf", "hears"})
 
 
 async def test_what_an_ignored_container_keeps_is_freed_of_its_proxy_only_by_name(
@@ -209,65 +196,59 @@ async def test_what_an_ignored_container_keeps_is_freed_of_its_proxy_only_by_nam
 ) -> None:
     """A dry run promises what the deed does: without its proxy this pod would be worse off."""
     ignoring = ("--sidecars", "logger=ignore", "-o", "json")
-    async with cluster:
-        await cluster.pod("held", others={"logger": RUNNING})
-        for named, outcome in ([], "kept"), (["held"], "would-cut-off"):
-            shown = await cluster.quits("-n", "training", *named, *ignoring)
-            reason = json.loads(shown.out)["reason"]
-            assert (outcomes(shown), shown.status) == ({"held": outcome}, 0)
-            assert reason.startswith("istio-proxy would exit, and logger would keep the pod")
-            assert ("; quit pod/held does that; " in reason) is not bool(named)
-            assert REMEDY in reason
-        by_namespace = await cluster.quits("-n", "training", "--yes", *ignoring)
-        assert (outcomes(by_namespace), cluster.told) == ({"held": "kept"}, set())
-        by_name = await cluster.quits("-n", "training", "held", "--yes", *ignoring)
-        assert (outcomes(by_name), by_name.status) == ({"held": "kept"}, 1)
-        assert "the pod is kept by logger (running" in json.loads(by_name.out)["reason"]
-        assert cluster.told == {"held"}
+    cluster.pod("held", others={"logger": RUNNING})
+    for named, outcome in ([], "kept"), (["held"], "would-cut-off"):
+        shown = await cluster.quits("-n", "training", *named, *ignoring)
+        reason = json.loads(shown.out)["reason"]
+        assert (outcomes(shown), shown.status) == ({"held": outcome}, 0)
+        assert reason.startswith("istio-proxy would exit, and logger would keep the pod")
+        assert ("; quit pod/held does that; " in reason) is not bool(named)
+        assert REMEDY in reason
+    by_namespace = await cluster.quits("-n", "training", "--yes", *ignoring)
+    assert (outcomes(by_namespace), cluster.told) == ({"held": "kept"}, set())
+    by_name = await cluster.quits("-n", "training", "held", "--yes", *ignoring)
+    assert (outcomes(by_name), by_name.status) == ({"held": "kept"}, 1)
+    assert "the pod is kept by logger (running" in json.loads(by_name.out)["reason"]
+    assert cluster.told == {"held"}
 
 
 async def test_the_mounter_that_ends_after_all_others_keeps_no_pod(cluster: Cluster) -> None:
     """GCS FUSE's mounter waits for the proxy, and the proxy for it (gcs-fuse-csi-driver#1619)."""
     ignoring = ("--sidecars", "gke-gcsfuse-sidecar=ignore", "-o", "json")
-    async with cluster:
-        await cluster.pod("train", others={"gke-gcsfuse-sidecar": RUNNING})
-        planned = await cluster.quits("-n", "training", *ignoring)
-        done = await cluster.quits("-n", "training", "--yes", *ignoring)
+    cluster.pod("train", others={"gke-gcsfuse-sidecar": RUNNING})
+    planned = await cluster.quits("-n", "training", *ignoring)
+    done = await cluster.quits("-n", "training", "--yes", *ignoring)
     assert (outcomes(planned), outcomes(done)) == ({"train": "would-free"}, {"train": "freed"})
 
 
 async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
     """And the exit status is 1 while one of them is still there; others are left alone."""
-    async with cluster:
-        await cluster.pod("hangs", namespace="default")
-        await cluster.pod("unnamed", namespace="default")
-        await cluster.pod("at-work", main=RUNNING)
-        await cluster.pod("over", phase="Succeeded")
-        shown = await cluster.quits(
-            "hangs", "training/at-work", "training/over", "--yes", "-o", "json"
-        )
-        assert outcomes(shown) == {"hangs": "freed", "at-work": "kept", "over": "ended"}
-        over = next(json.loads(line) for line in shown.out.splitlines() if '"over"' in line)
-        assert (over["reason"], over["requests"]) == ("it had ended before: Succeeded", {})
-        assert "not finished: main (running)" in shown.out
-        assert (shown.status, shown.err, cluster.told) == (1, "", {"hangs"})
-        assert (await cluster.quits("hangs", "--yes")).status == 0
+    cluster.pod("hangs", namespace="default")
+    cluster.pod("unnamed", namespace="default")
+    cluster.pod("at-work", main=RUNNING)
+    cluster.pod("over", phase="Succeeded")
+    shown = await cluster.quits("hangs", "training/at-work", "training/over", "--yes", "-o", "json")
+    assert outcomes(shown) == {"hangs": "freed", "at-work": "kept", "over": "ended"}
+    over = next(json.loads(line) for line in shown.out.splitlines() if '"over"' in line)
+    assert (over["reason"], over["requests"]) == ("it had ended before: Succeeded", {})
+    assert "not finished: main (running)" in shown.out
+    assert (shown.status, shown.err, cluster.told) == (1, "", {"hangs"})
+    assert (await cluster.quits("hangs", "--yes")).status == 0
 
-        missing = await cluster.quits("none", "unnamed", "--yes", "-o", "json")
-        assert missing.err == 'default/none: 404 NotFound: pods "none" not found\n'
-        assert (missing.status, outcomes(missing)) == (1, {"unnamed": "freed"})
-        assert (await cluster.quits("none"))[:2] == (1, "")
+    missing = await cluster.quits("none", "unnamed", "--yes", "-o", "json")
+    assert missing.err == 'default/none: 404 NotFound: pods "none" not found\n'
+    assert (missing.status, outcomes(missing)) == (1, {"unnamed": "freed"})
+    assert (await cluster.quits("none"))[:2] == (1, "")
 
 
 async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(
     cluster: Cluster,
 ) -> None:
     """It would be told to exit, and be said to be stuck."""
-    async with cluster:
-        await cluster.pod("near", namespace="a")
-        await cluster.pod("far", namespace="b")
-        cluster.api.refuse("GET /api/v1/namespaces/b/pods", 403, "Forbidden", "not you")
-        shown = await cluster.quits("a/near", "b/far", "--yes", "-o", "json")
-        assert outcomes(shown) == {"near": "stuck", "far": "stuck"}
-        assert (shown.status, cluster.told) == (1, set())
-        assert shown.err.startswith("pods of b: ")
+    cluster.pod("near", namespace="a")
+    cluster.pod("far", namespace="b")
+    cluster.api.refuse("GET /api/v1/namespaces/b/pods", 403, "Forbidden", "not you")
+    shown = await cluster.quits("a/near", "b/far", "--yes", "-o", "json")
+    assert outcomes(shown) == {"near": "stuck", "far": "stuck"}
+    assert (shown.status, cluster.told) == (1, set())
+    assert shown.err.startswith("pods of b: ")

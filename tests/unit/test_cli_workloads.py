@@ -35,20 +35,20 @@ def uid(owner: Owner) -> str:
     return f"{owner[1]}-{owner[2]}"
 
 
-async def put(api: ApiServer, owner: Owner, *above: Owner, **fields: object) -> None:
+def put(api: ApiServer, owner: Owner, *above: Owner) -> None:
     """An object of a workload's kind, in the namespace ``team``."""
     version, kind, name = owner
-    body: Object = {"apiVersion": version, "kind": kind, **fields}
+    body: Object = {"apiVersion": version, "kind": kind}
     body["metadata"] = {"name": name, "namespace": "team", "uid": uid(owner), **owned_by(*above)}
     api.put(f"{kind.lower()}s", body)
 
 
-async def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> None:
+def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> None:
     about = {"namespace": "team", "uid": name, **owned_by(*owners), **metadata}
-    await put_pod(api, name, {"main": RUNNING, "istio-proxy": RUNNING}, about=about)
+    put_pod(api, name, {"main": RUNNING, "istio-proxy": RUNNING}, about=about)
 
 
-async def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str = "one") -> None:
+def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str = "one") -> None:
     """The Event that the Job controller writes when the API server refuses a pod."""
     about = {"kind": "Job", "namespace": "team", "name": job, "uid": f"Job-{job}"}
     metadata = {"name": name, "namespace": "team"}
@@ -58,20 +58,23 @@ async def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str 
     })  # fmt: skip
 
 
-async def fill(api: ApiServer) -> None:
+@pytest.fixture
+def api() -> ApiServer:
     """A TFJob, a CronJob with a Job, a TrainJob with its JobSet and Job, a pod of nobody."""
-    await put(api, TFJOB)
-    await put(api, CRONJOB)
-    await put(api, JOB, CRONJOB)
-    await put(api, TRAINJOB)
-    await put(api, JOBSET, TRAINJOB)
-    await put(api, PART, JOBSET)
-    await pod(api, "mnist-worker-0", TFJOB, labels={"app": "mnist"})
-    await pod(api, "mnist-worker-1", TFJOB)
-    await pod(api, "night-1-x", JOB)
-    await pod(api, "llm-node-0-x", PART)
-    await pod(api, "alone", labels={"app": "mnist"})
-    await pod(api, "elsewhere", namespace="other")
+    api = ApiServer()
+    put(api, TFJOB)
+    put(api, CRONJOB)
+    put(api, JOB, CRONJOB)
+    put(api, TRAINJOB)
+    put(api, JOBSET, TRAINJOB)
+    put(api, PART, JOBSET)
+    pod(api, "mnist-worker-0", TFJOB, labels={"app": "mnist"})
+    pod(api, "mnist-worker-1", TFJOB)
+    pod(api, "night-1-x", JOB)
+    pod(api, "llm-node-0-x", PART)
+    pod(api, "alone", labels={"app": "mnist"})
+    pod(api, "elsewhere", namespace="other")
+    return api
 
 
 async def find(
@@ -79,7 +82,7 @@ async def find(
 ) -> tuple[list[str], list[str]]:
     """Names of the pods, and the problems."""
     chosen, names, problems = selectors.parse(selector), list[str](), list[str]()
-    async with Client(api.access()) as client:
+    async with api, Client(api.access()) as client:
         asked = ClusterRequest(
             targets=targets, namespace="team", all_namespaces=everywhere, selector=chosen
         )
@@ -115,23 +118,21 @@ MNIST = ["mnist-worker-0", "mnist-worker-1"]
         ([], ["alone", "llm-node-0-x", *MNIST, "night-1-x"]),
     ],
 )
-async def test_a_workload_is_named_as_for_kubectl(targets: list[str], pods: list[str]) -> None:
+async def test_a_workload_is_named_as_for_kubectl(
+    api: ApiServer, targets: list[str], pods: list[str]
+) -> None:
     """By plural, singular, short name, kind or group, over any number of owners; a pod once."""
-    async with ApiServer() as api:
-        await fill(api)
-        found, problems = await find(api, *targets)
-        assert {request.split()[0] for request in api.requests} == {"GET"}
+    found, problems = await find(api, *targets)
+    assert {request.split()[0] for request in api.requests} == {"GET"}
     assert (found if targets else sorted(found), problems) == (pods, [])
 
 
-async def test_a_selector_chooses_pods_in_one_namespace_or_in_all() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        assert await find(api, "tfjob/mnist", selector="app=mnist") == (MNIST[:1], [])
-        assert sorted((await find(api, selector="app=mnist"))[0]) == ["alone", "mnist-worker-0"]
-        everywhere, _ = await find(api, "pods", everywhere=True)
-        assert "elsewhere" in everywhere
-        assert await find(api, "tfjob", everywhere=True) == (MNIST, [])
+async def test_a_selector_chooses_pods_in_one_namespace_or_in_all(api: ApiServer) -> None:
+    assert await find(api, "tfjob/mnist", selector="app=mnist") == (MNIST[:1], [])
+    assert sorted((await find(api, selector="app=mnist"))[0]) == ["alone", "mnist-worker-0"]
+    everywhere, _ = await find(api, "pods", everywhere=True)
+    assert "elsewhere" in everywhere
+    assert await find(api, "tfjob", everywhere=True) == (MNIST, [])
 
 
 @pytest.mark.parametrize(
@@ -151,96 +152,91 @@ async def test_a_selector_chooses_pods_in_one_namespace_or_in_all() -> None:
         ("job/a_b", 'team: job/a_b: name "a_b": no object can have it (RFC 1123)'),
     ],
 )
-async def test_what_has_no_pods_is_a_line_that_says_why(target: str, problem: str) -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        await put(api, ("batch/v1", "Job", "idle"))
-        assert await find(api, target) == ([], [problem])
+async def test_what_has_no_pods_is_a_line_that_says_why(
+    api: ApiServer, target: str, problem: str
+) -> None:
+    put(api, ("batch/v1", "Job", "idle"))
+    assert await find(api, target) == ([], [problem])
 
 
-async def test_who_may_not_read_a_workload_is_told_of_one_with_a_similar_name() -> None:
+async def test_who_may_not_read_a_workload_is_told_of_one_with_a_similar_name(
+    api: ApiServer,
+) -> None:
     """Not of the other types that may not be listed."""
-    async with ApiServer() as api:
-        await fill(api)
-        for path in ("jobs", "cronjobs", "tfjobs", "tfjobs/mnits", "jobsets"):
-            group = "kubeflow.org/v1" if "tfjob" in path else "batch/v1"
-            api.refuse(f"GET /apis/{group}/namespaces/team/{path}", 403)
-        (problem,) = (await find(api, "tfjob/mnits"))[1]
+    for path in ("jobs", "cronjobs", "tfjobs", "tfjobs/mnits", "jobsets"):
+        group = "kubeflow.org/v1" if "tfjob" in path else "batch/v1"
+        api.refuse(f"GET /apis/{group}/namespaces/team/{path}", 403)
+    (problem,) = (await find(api, "tfjob/mnits"))[1]
     assert problem.startswith("tfjob/mnits: no pods in namespace team: this account may not get")
     assert problem.endswith('; did you mean "tfjob/mnist"?')
     assert "list" not in problem
 
 
-async def test_why_the_pods_of_a_job_were_refused_is_read_from_its_last_event() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        await put(api, ("batch/v1", "Job", "refused"))
-        for name, at in (("second", "05:55:00Z"), ("first", "05:50:00Z")):
-            why = f"exceeded quota: {name}"
-            await refused_pod(api, "refused", why=why, at=f"2026-11-28T{at}", name=name)
-        told = "its pods were refused, last at 05:55:00Z: exceeded quota: second"
-        problem = f"job/refused: no pods in namespace team: {told}"
-        assert await find(api, "job/refused") == ([], [problem])
-        api.refuse("GET /api/v1/namespaces/team/events", 403)
-        assert await find(api, "job/refused") == ([], ["job/refused: no pods in namespace team"])
+async def test_why_the_pods_of_a_job_were_refused_is_read_from_its_last_event(
+    api: ApiServer,
+) -> None:
+    put(api, ("batch/v1", "Job", "refused"))
+    for name, at in (("second", "05:55:00Z"), ("first", "05:50:00Z")):
+        why = f"exceeded quota: {name}"
+        refused_pod(api, "refused", why=why, at=f"2026-11-28T{at}", name=name)
+    told = "its pods were refused, last at 05:55:00Z: exceeded quota: second"
+    problem = f"job/refused: no pods in namespace team: {told}"
+    assert await find(api, "job/refused") == ([], [problem])
+    api.refuse("GET /api/v1/namespaces/team/events", 403)
+    assert await find(api, "job/refused") == ([], ["job/refused: no pods in namespace team"])
 
 
 @pytest.mark.parametrize(
     ("minutes", "has_pod", "told"), [(1, False, True), (60, False, False), (1, True, False)]
 )
 async def test_audit_names_jobs_whose_pods_were_refused_lately(
-    ask: Ask, *, minutes: int, has_pod: bool, told: bool
+    api: ApiServer, ask: Ask, *, minutes: int, has_pod: bool, told: bool
 ) -> None:
     """Unless they have one now."""
     at = datetime.now(UTC) - timedelta(minutes=minutes)
-    async with ApiServer() as api:
-        await refused_pod(api, "mnist", why="exceeded quota: gpus", at=at.isoformat())
-        if has_pod:
-            await pod(api, "mnist-x", ("batch/v1", "Job", "mnist"))
-        shown = await ask(api, "audit")
-        without = await ask(api, "audit", "--ignore", "IA0114")
+    refused_pod(api, "mnist", why="exceeded quota: gpus", at=at.isoformat())
+    if has_pod:
+        pod(api, "mnist-x", ("batch/v1", "Job", "mnist"))
+    shown = await ask(api, "audit")
+    without = await ask(api, "audit", "--ignore", "IA0114")
     assert (without.err, "ignored: 1 (IA0114)" in without.out) == ("", told)
     why = f"its pods were refused, last at {at:%H:%M:%S}Z: exceeded quota: gpus"
     assert (f"IA0114: team: job/mnist: {why}" in shown.err) == told
 
 
-async def test_a_name_goes_with_one_namespace() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        found = await find(api, "job/night-1", "other/elsewhere", everywhere=True)
+async def test_a_name_goes_with_one_namespace(api: ApiServer) -> None:
+    found = await find(api, "job/night-1", "other/elsewhere", everywhere=True)
     assert found == (["elsewhere"], ["job/night-1: expected no name with -A"])
 
 
-async def test_an_object_that_may_not_be_read_is_found_by_its_name_in_its_pods() -> None:
+async def test_an_object_that_may_not_be_read_is_found_by_its_name_in_its_pods(
+    api: ApiServer,
+) -> None:
     """Who may free pods of a namespace need not have rights to its TFJobs."""
-    async with ApiServer() as api:
-        await fill(api)
-        for path in ("/tfjobs/mnist", "/tfjobs/none", "/tfjobs", "/jobs"):
-            api.refuse(path, 403, "Forbidden", "no")
-        found, problems = await find(api, "tfjob/mnist", "tfjob/none")
+    for path in ("/tfjobs/mnist", "/tfjobs/none", "/tfjobs", "/jobs"):
+        api.refuse(path, 403, "Forbidden", "no")
+    found, problems = await find(api, "tfjob/mnist", "tfjob/none")
     assert found == MNIST
     rights = ("get tfjob/none", "list jobs", "list tfjobs")
     why = "; ".join(f"this account may not {right}" for right in rights)
     assert problems == [f"tfjob/none: no pods in namespace team: {why}"]
 
 
-async def test_owners_in_a_circle_end_and_cost_one_list_for_each_kind() -> None:
+async def test_owners_in_a_circle_end_and_cost_one_list_for_each_kind(api: ApiServer) -> None:
     """Tenants write ownerReferences; of a Secret that they name, only metadata is read."""
     loop = [("batch/v1", "Job", "a"), ("batch/v1", "Job", "b"), ("v1", "Secret", "c")]
     accepted = list[str]()
-    async with ApiServer() as api:
-        await fill(api)
-        for number, each in enumerate(loop):
-            await put(api, each, loop[number - 1], ("x.org/v1", "Unknown", "y"))
-            await pod(api, f"pod-{number}", each)
+    for number, each in enumerate(loop):
+        put(api, each, loop[number - 1], ("x.org/v1", "Unknown", "y"))
+        pod(api, f"pod-{number}", each)
 
-        async def note(request: web.Request) -> None:
-            if request.path.endswith("/secrets"):
-                accepted.append(request.headers["Accept"])
+    async def note(request: web.Request) -> None:
+        if request.path.endswith("/secrets"):
+            accepted.append(request.headers["Accept"])
 
-        api.faults.append(note)
-        found, problems = await find(api, "job/a")
-        lists = [each for each in api.requests if each.endswith(("/jobs", "/secrets"))]
+    api.faults.append(note)
+    found, problems = await find(api, "job/a")
+    lists = [each for each in api.requests if each.endswith(("/jobs", "/secrets"))]
     assert (sorted(found), problems) == (["pod-0", "pod-1", "pod-2"], [])
     assert len(lists) == 2
     assert ["PartialObjectMetadataList" in each for each in accepted] == [True]

@@ -125,11 +125,9 @@ def pods_of(namespace: str) -> dict[str, dict[str, Any]]:
     return PODS if namespace == "team" else {name: PODS[name] for name in EVERYWHERE}
 
 
-async def fill(api: Istio, told: dict[str, Any]) -> None:
+def fill(api: Istio, told: dict[str, Any]) -> None:
     """Namespaces with their pods, and an installation."""
-    api.configure(bundle=None)
-    api.put_policy("policy: enabled")
-    await install(api, told)
+    install(api, told)
     job = {"name": JOB["name"], "namespace": "team", "uid": JOB["uid"]}
     api.put("jobs", {"metadata": job, "spec": {"backoffLimit": 6}})
     for namespace, labels in NAMESPACES.items():
@@ -139,7 +137,7 @@ async def fill(api: Istio, told: dict[str, Any]) -> None:
             fields = {"containers": {"main": DONE, "istio-proxy": RUNNING}, **given}
             owners, states = fields.pop("owner", None), fields.pop("containers")
             about = {"uid": f"{namespace}-{name}", "ownerReferences": [owners] if owners else []}
-            await put_pod(api, name, states, namespace=namespace, about=about, **fields)
+            put_pod(api, name, states, namespace=namespace, about=about, **fields)
 
 
 def ending(api: Istio, answer: Exec) -> Exec:
@@ -209,13 +207,14 @@ def as_served(found: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_serve_does_what_explain_and_audit_say(case: str, ask: Ask, tmp_path: Path) -> None:
-    async with Istio() as api:
-        await fill(api, told := CASES[case])
-        if "restart" in told.get("race-policy", ""):
-            api.lead()  # Where no injector is live, nothing is restarted.
-        names = [f"{namespace}/{name}" for namespace in NAMESPACES for name in pods_of(namespace)]
-        explained = objects(await ask(api, "explain", *names, "-o", "json"))
-        audited = objects(await ask(api, "audit", "-o", "json"))
+    api = Istio()
+    fill(api, told := CASES[case])
+    if "restart" in told.get("race-policy", ""):
+        api.lead()  # Where no injector is live, nothing is restarted.
+    names = [f"{namespace}/{name}" for namespace in NAMESPACES for name in pods_of(namespace)]
+    explained = objects(await ask(api, "explain", *names, "-o", "json"))
+    audited = objects(await ask(api, "audit", "-o", "json"))
+    async with api:
         judged, unmeshed = await served(api, told, tmp_path)
 
     said = {f"{pod['namespace']}/{pod['name']}": as_served(pod) for pod in explained}
@@ -356,21 +355,20 @@ async def disagreements(
     def emit(about: Any, _: str, *, reason: str, note: str, code: str = "", **_more: Any) -> None:
         notes[about.namespace, about.name][code or reason] = note
 
-    async with Istio() as api:
-        await fill(api, CASES[case])
-        api.put(
-            "nodes",
-            {
-                "metadata": {"name": "node-1"},
-                "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
-            },
-        )
-        api.put("configmaps", of_plain(cni()))
-        for body in (of_plain(agent()), *every_pod()):
-            api.put("pods", body)
-        known = {
-            pod.metadata.key: pod for pod in (pods.convert(it.object) for it in api.list("pods"))
-        }
+    api = Istio()
+    fill(api, CASES[case])
+    api.put(
+        "nodes",
+        {
+            "metadata": {"name": "node-1"},
+            "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
+        },
+    )
+    api.put("configmaps", of_plain(cni()))
+    for body in (of_plain(agent()), *every_pod()):
+        api.put("pods", body)
+    known = {pod.metadata.key: pod for pod in (pods.convert(it.object) for it in api.list("pods"))}
+    async with api:
         # By a Lease that it does not hold: nothing begins by itself.
         wired = Wiring(
             replace(settings, lease=settings.lease or ("team", "lease")),
@@ -384,49 +382,49 @@ async def disagreements(
             )
         async with wired.client:
             wired._control_planes_changed((await survey(wired.client))[0])
-        wired._ask(asked)
-        wired._repair.store.cni.set({"plain": read_config(cni()["data"])})
-        wired._repair.lead(True)
-        wired._quit._recorder.leading, wired._quit._kubelets["node-1"] = True, kubelet.OBEYS
-        monkeypatch.setattr("istio_aux.kube.clock.time", SimpleNamespace(time=lambda: now.wall))
-        for after in (0, 3630):  # A network that is made in that hour is `SETTLED` then.
-            for seconds in (0.8 * after, after):  # So what begins in that hour lasts for a while.
-                now = moment(BEGIN, seconds)
-                wired._scope.leading = False
-                for pod in known.values():
-                    if pod.status.phase not in {"Succeeded", "Failed"}:
-                        wired._quit.apply(pod)
-                        wired._repair.store.apply(pod)
-                await wired._repair.store.catch_up()
-                wired._scope.leading = True
-                for key, state in wired._quit.known.items():
-                    if due := state.due(wired._scope):
-                        act(wired, state, due, known[key])
-            served = by_name([msgspec.to_builtins(each) for each in run_now(wired.pods())[0]])
-            explained, audited, quits, checked = [
-                objects(await ask(api, *words, "-o", "json"))
-                for words in (["explain", "-A"], ["audit"], ["quit", "-A", "pods"], ["check"])
-            ]
-            found, verdicts = by_name(audited), by_name(quits)
-            bad += (
-                (after, key, door)
-                for key, pod in by_name(explained).items()
-                if key[1] not in {"fresh", "own-grace"}  # Their payloads end while this runs.
-                for door, agrees in agreeing(
-                    found.get(key, NOTHING), pod, verdicts[key], served.get(key, NOTHING),
-                    notes[key], lasts=bool(after), told=bool(after) and quiet,
-                ).items()
-                if not agrees
-            )  # fmt: skip
-            counted = {
-                int(count)
-                for count, _, of in (it["what"].partition(" ") for it in checked)
-                if of.startswith(("are outside their mesh", "are finished, and"))
-            }
-            codes = Counter(it["code"] for it in audited if not it["left_out"])
-            unmeshed = sum(codes[code] for code in ("IA0105", "IA0106", "IA0126"))
-            wrong = counted ^ {codes["IA0101"], unmeshed} - {0}
-            bad += ((after, number, "check") for number in wrong)
+    wired._ask(asked)
+    wired._repair.store.cni.set({"plain": read_config(cni()["data"])})
+    wired._repair.lead(True)
+    wired._quit._recorder.leading, wired._quit._kubelets["node-1"] = True, kubelet.OBEYS
+    monkeypatch.setattr("istio_aux.kube.clock.time", SimpleNamespace(time=lambda: now.wall))
+    for after in (0, 3630):  # A network that is made in that hour is `SETTLED` then.
+        for seconds in (0.8 * after, after):  # So what begins in that hour lasts for a while.
+            now = moment(BEGIN, seconds)
+            wired._scope.leading = False
+            for pod in known.values():
+                if pod.status.phase not in {"Succeeded", "Failed"}:
+                    wired._quit.apply(pod)
+                    wired._repair.store.apply(pod)
+            await wired._repair.store.catch_up()
+            wired._scope.leading = True
+            for key, state in wired._quit.known.items():
+                if due := state.due(wired._scope):
+                    act(wired, state, due, known[key])
+        served = by_name([msgspec.to_builtins(each) for each in run_now(wired.pods())[0]])
+        explained, audited, quits, checked = [
+            objects(await ask(api, *words, "-o", "json"))
+            for words in (["explain", "-A"], ["audit"], ["quit", "-A", "pods"], ["check"])
+        ]
+        found, verdicts = by_name(audited), by_name(quits)
+        bad += (
+            (after, key, door)
+            for key, pod in by_name(explained).items()
+            if key[1] not in {"fresh", "own-grace"}  # Their payloads end while this runs.
+            for door, agrees in agreeing(
+                found.get(key, NOTHING), pod, verdicts[key], served.get(key, NOTHING),
+                notes[key], lasts=bool(after), told=bool(after) and quiet,
+            ).items()
+            if not agrees
+        )  # fmt: skip
+        counted = {
+            int(count)
+            for count, _, of in (it["what"].partition(" ") for it in checked)
+            if of.startswith(("are outside their mesh", "are finished, and"))
+        }
+        codes = Counter(it["code"] for it in audited if not it["left_out"])
+        unmeshed = sum(codes[code] for code in ("IA0105", "IA0106", "IA0126"))
+        wrong = counted ^ {codes["IA0101"], unmeshed} - {0}
+        bad += ((after, number, "check") for number in wrong)
     return bad
 
 
