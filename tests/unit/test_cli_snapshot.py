@@ -116,18 +116,20 @@ def typed(item: dict[str, Any]) -> str:
     return json.dumps({"apiVersion": item["apiVersion"], "kind": kind, "items": [plain]})
 
 
-@pytest.mark.parametrize("form", ["documents", "lines", "in a row", "typed lists"])
-def test_a_file_has_any_form_that_kubectl_writes(run: Run, tmp_path: Path, form: str) -> None:
-    items = [*CLUSTER, POLICY]
-    match form:
-        case "documents":
-            text = "---\n".join(map(yaml.safe_dump, items))
-        case "lines":
-            text = "\n".join(map(json.dumps, items))
-        case "in a row":
-            text = "\n".join(json.dumps(item, indent=1) for item in items)
-        case _:
-            text = "\n".join(map(typed, items))
+ITEMS = [*CLUSTER, POLICY]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n".join(map(yaml.safe_dump, ITEMS)),
+        "\n".join(map(json.dumps, ITEMS)),
+        "\n".join(json.dumps(item, indent=1) for item in ITEMS),
+        "\n".join(map(typed, ITEMS)),
+    ],
+    ids=["documents", "lines", "in a row", "typed lists"],
+)
+def test_a_file_has_any_form_that_kubectl_writes(run: Run, tmp_path: Path, text: str) -> None:
     file = tmp_path / "cluster"
     file.write_text(text)
     shown = run("audit", "-f", str(file), "-o", "json", columns=None, errors=None)
@@ -141,10 +143,10 @@ def test_without_namespaces_it_is_not_known_who_is_selected_and_injected(run: Ru
     assert (shown.status, stuck["state"], stuck["action"]) == (1, "stuck", "unknown")
     assert stuck["left_out"] == "namespace training was not given"
     assert stuck["free"] == "istio-aux quit -n training stuck --yes"
-    selected = "not known whether namespaces are selected, as they were not given: training\n"
-    labels = "IA0107: pods that may lack their sidecar: 1: the labels of namespace training are"
-    assert selected in shown.err
-    assert f"{labels} not known\n" in shown.err
+    assert "not known whether namespaces are selected, as they were not given: training\n" in (
+        shown.err
+    )
+    assert "lack their sidecar: 1: the labels of namespace training are not known\n" in shown.err
     assert "not known whether an installation looks after 1 of these pods" in audit(run, text).out
 
 
@@ -212,23 +214,29 @@ def test_what_only_time_or_a_proxy_decides_is_not_known(run: Run, make: Any, why
     assert audit(run, given(*items), "--ignore", "IA0301").status == 0
 
 
-def test_whether_an_ambient_mesh_takes_a_pod_is_not_known_until_it_had_time(run: Run) -> None:
+AGENTS = (agent(), cni(), {**NAMESPACE, "metadata": {"name": "istio-system"}})
+
+
+@pytest.mark.parametrize(
+    ("newest", "agents", "status", "found"),
+    [
+        ("2026-11-21T08:16:35Z", AGENTS, 1, []),
+        (LATE, AGENTS, 0, [("out", "unmeshed", "report")]),
+        (LATE, (), 1, []),
+    ],
+    ids=["soon", "later", "without its agents"],
+)
+def test_whether_an_ambient_mesh_takes_a_pod_is_not_known_until_it_had_time(
+    *, run: Run, newest: str, agents: Any, status: int, found: object
+) -> None:
     """The pod has its address since 08:16:30."""
     outside = ambient("", name="out", uid="out", namespace="training")
+    late = pod("late", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
     labels = {"team": "a", "istio.io/dataplane-mode": "ambient"}
     space = {**NAMESPACE, "metadata": {"name": "training", "labels": labels}}
-    root = {**NAMESPACE, "metadata": {"name": "istio-system"}}
-    for newest, status, found in (
-        ("2026-11-21T08:16:35Z", 1, []),
-        (LATE, 0, [("out", "unmeshed", "report")]),
-    ):
-        late = pod("late", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
-        items = (outside, late, space, OURS, ISTIO, POLICY, agent(), cni(), root)
-        shown = audit(run, given(*items), "-o", "json")
-        assert (shown.status, states(shown)) == (status, found)
-    shown = audit(run, given(outside, late, space, OURS, ISTIO, POLICY), "-o", "json")
-    assert (shown.status, states(shown)) == (1, [])
-    assert "istio-cni's pods were not given" in shown.err + shown.out
+    shown = audit(run, given(outside, late, space, OURS, ISTIO, POLICY, *agents), "-o", "json")
+    assert (shown.status, states(shown)) == (status, found)
+    assert ("istio-cni's pods were not given" in shown.err) is not bool(agents)
 
 
 def test_a_file_is_judged_as_of_its_newest_time(run: Run) -> None:
@@ -251,13 +259,9 @@ def test_pods_are_chosen_as_of_a_cluster(run: Run) -> None:
     ended = pod("ended", {"main": DONE, "istio-proxy": DONE})
     ended["status"] |= {"phase": "Succeeded"}
     text = given(*CLUSTER, POLICY, other, space, ended)
-    for argv, names in (
-        (["-n", "other"], ["stuck"]),
-        (["-l", "app=b"], ["stuck"]),
-        (["--holders"], None),
-    ):
-        found = objects(audit(run, text, "-o", "json", *argv))
-        assert [it.get("name") for it in found] == (names or [None, None])
+    for chosen in ("-nother", "-lapp=b"):
+        assert audit(run, text, "-o", "name", chosen).out == "pod/stuck\n"
+    assert len(audit(run, text, "--holders").out.splitlines()) == 2
     assert "; pods: 6; stuck: 2," in audit(run, text).out
 
 
@@ -270,24 +274,25 @@ def test_a_page_and_the_settings_of_a_file_are_as_of_a_cluster(run: Run, tmp_pat
     assert "On 21 November 2026 at 09:00 UTC, 1 of 2" in (tmp_path / "page.html").read_text()
 
 
-def test_what_cannot_be_read_is_said_and_does_not_count_as_well(run: Run) -> None:
-    broken = {**STUCK, "spec": 7}
-    shown = audit(run, given(*CLUSTER, POLICY, broken), "-o", "json")
-    assert (shown.status, states(shown)) == (1, FOUND)
-    bad = "IA0107: pods that may lack their sidecar: 1: cannot read pod at 1: item 10: Expected"
-    assert bad in shown.err
-
-    items = (STUCK, PLAIN, NAMESPACE, OURS, {**ISTIO, "webhooks": 7})
+@pytest.mark.parametrize(
+    ("items", "status", "found", "says"),
+    [
+        ((*CLUSTER, POLICY, {**STUCK, "spec": 7}), 1, FOUND,
+         ["IA0107: pods that may lack their sidecar: 1: cannot read pod at 1: item 10: Expected"]),
+        ((STUCK, PLAIN, NAMESPACE, OURS, {**ISTIO, "webhooks": 7}), 1, FOUND[3:],
+         ["IA0305: cannot read configuration at 1: item 5: Expected",
+          "IA0107: pods that may lack their sidecar: 1: Istio's webhooks are not known"]),
+        ((STUCK, OURS, {**NAMESPACE, "metadata": 7}), 2, [("stuck", "stuck", "unknown")],
+         ["stdin:1: item 3: Expected"]),
+    ],
+    ids=["a pod", "a configuration", "a namespace"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said_and_does_not_count_as_well(
+    *, run: Run, items: Any, status: int, found: object, says: list[str]
+) -> None:
     shown = audit(run, given(*items), "-o", "json")
-    assert (shown.status, states(shown)) == (1, [("stuck", "stuck", "quit")])
-    assert "IA0305: cannot read configuration at 1: item 5: Expected" in shown.err
-    assert (
-        "IA0107: pods that may lack their sidecar: 1: Istio's webhooks are not known" in shown.err
-    )
-
-    shown = audit(run, given(STUCK, OURS, {**NAMESPACE, "metadata": 7}), "-o", "json")
-    assert (shown.status, states(shown)) == (2, [("stuck", "stuck", "unknown")])
-    assert "stdin:1: item 3: Expected" in shown.err
+    assert (shown.status, states(shown)) == (status, found)
+    assert [each for each in says if each not in shown.err] == []
 
 
 def test_without_any_time_pods_are_judged_as_of_now(run: Run) -> None:
