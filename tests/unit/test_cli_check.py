@@ -6,6 +6,7 @@ from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import agent, cni, raw
 from unit.screens import Ask, install, objects
+from unit.test_cli_failed import fail
 from unit.test_cli_unmeshed import Istio
 
 CLOSED = (
@@ -44,12 +45,18 @@ async def test_it_counts_the_pods_that_audit_names(ask: Ask) -> None:
     no = {"sidecar.istio.io/inject": "false"}
     api.run_pod("chosen", labels={"app": "web"}, annotations=no)
     api.run_pod("left", labels={"app": "other"}, annotations=no)
+    fail(api, "lately", 1, namespace="shop")
+    fail(api, "long-ago", 100, namespace="shop")
     named = await ask(api, "audit", "-o", "json")
     shown = await ask(api, "check", "-o", "json", "--timeout", "10")
-    assert [(each["name"], each["code"]) for each in objects(named)] == [("chosen", "IA0105")]
-    lacks, others = [each["what"] for each in objects(shown) if each["check"] == "pods"]
+    assert [(each["name"], each["code"]) for each in objects(named)] == [
+        ("chosen", "IA0105"),
+        ("lately", "IA0121"),
+    ]
+    lacks, others, failed = [each["what"] for each in objects(shown) if each["check"] == "pods"]
     assert "are outside their mesh, which race-policy decides about" in lacks
     assert "shop/chosen" in lacks
+    assert failed == "1 pods: the payload succeeded, and its proxy failed the pod: shop/lately"
     assert others == "1 of 2 need no change"
 
 

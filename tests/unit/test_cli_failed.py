@@ -15,8 +15,7 @@ from istio_aux.model.names import EVENT_CONTROLLER
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, State, document, exited
 from unit.rules.test_hold import NEW
-from unit.screens import Ask, Run, install, objects, put_pod
-from unit.test_cli_unmeshed import Istio
+from unit.screens import Ask, Run, objects, put_pod
 from unit.test_quit_held import fields
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "backup", "uid": "j", "controller": True}
@@ -101,18 +100,6 @@ async def test_explain_answers_for_a_pod_that_failed_at_any_time(api: ApiServer,
   IA0120 """
         in shown.out
     )
-
-
-async def test_check_names_pods_that_failed_lately(ask: Ask) -> None:
-    api = Istio()
-    install(api, {"namespace-selectors": "istio-injection=enabled"})
-    fail(api, "backup-1", 1, namespace="shop")
-    fail(api, "backup-2", 100, namespace="shop")
-    found = objects(await ask(api, "check", "-o", "json"))
-    [note] = [it for it in found if it.get("code") == "IA0121"]
-    assert (note["result"], note["run"]) == ("note", "istio-aux audit")
-    assert note["what"].endswith("and its proxy failed the pod: shop/backup-1")
-    assert "there are none" in {it["what"] for it in found}, "pods that would be changed"
 
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded",

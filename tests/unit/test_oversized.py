@@ -157,13 +157,10 @@ async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None
 
 async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
     async def expired(request: web.Request) -> web.StreamResponse | None:
-        if "continue" not in request.query:
-            return None
-        api.faults.append(expired)
-        return refusal(410, "Expired", "too old")
+        return refusal(410, "Expired", "too old") if "continue" in request.query else None
 
     async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(expired)
+        api.always(expired)
         for number in range(60):
             api.put("pods", pod(f"pod-{number}"))
         with pytest.raises(ApiError, match="410 Expired"):
@@ -172,18 +169,10 @@ async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
 
 
 async def test_of_a_line_that_is_too_long_only_the_beginning_is_kept() -> None:
-    async def send(request: web.Request) -> web.StreamResponse | None:
-        if "watch" not in request.query:
-            return None
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        for _ in range(2 * LONGEST >> 20):
-            await answer.write(b"x" * (1 << 20))
-        await answer.write(b"\n")
-        return answer
+    async def send(request: web.Request) -> web.StreamResponse:
+        return await stream(request, *[b"x" * (1 << 20)] * (2 * LONGEST >> 20), b"\n")
 
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(send)
+    async with faulty(send) as api, Client(api.access()) as client:
         watch = client.watch("/api/v1/pods", {"watch": "1"}, silence=60)
         lines = [each async for each in watch]
     assert lines == [b"", Oversized(b"x" * BEGINNING)]
@@ -307,9 +296,8 @@ async def test_an_unreadable_object_that_is_gone_is_forgotten() -> None:
             api.remove("pods", "training", "deleted")
             await until(lambda: len(watch.unreadable) == 1, "the deletion is told")
             api.remove("pods", "training", "vanishes")
-            api.forget_history()
-            await api.cut()
-            await until(lambda: watch.unreadable == {}, "a list shows that it is gone")
+            await listed_again(api)
+            assert watch.unreadable == {}
 
 
 @pytest.mark.parametrize(
