@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from asyncio.subprocess import PIPE
+from collections.abc import Mapping
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,98 +16,68 @@ from aiohttp import web
 from istio_aux.model.sidecars import REMEDY
 from unit.apiserver import ApiServer, proxy_quits
 from unit.rules.pods import RUNNING, State, exited
-from unit.screens import Shown, put_pod
-from unit.test_cli_files import PROGRAM
+from unit.screens import Ask, Shown, objects, put_pod
 
 DONE = exited(0)
 PAGE = Path(__file__).parents[2] / "docs/how-to/free-my-job.md"
+NONE: Mapping[str, State] = {}
+TWO = {"nvidia.com/gpu": "2"}
 LATER = "2026-11-21T08:16:30Z"
 
 
-class Cluster:
+class Cluster(ApiServer):
     """A cluster in which every proxy exits when it is told to, but those of ``deaf`` pods."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.api, self.deaf = ApiServer(), set[str]()
-        self._pods: dict[tuple[str, str], dict[str, Any]] = {}
-        self.api.on_exec = self._told
+    def __init__(self, ask: Ask) -> None:
+        super().__init__()
+        self._ask, self.deaf = ask, set[str]()
+        self.on_exec = self._told
 
     async def quits(self, *argv: str) -> Shown:
-        """Run the command in a process, as its watches end with the process."""
-        async with self.api:
-            given = (*PROGRAM, "quit", *argv, "--kubeconfig", self.api.kubeconfig(self._folder))
-            process = await asyncio.create_subprocess_exec(*given, stdout=PIPE, stderr=PIPE)
-            out, err = await process.communicate()
-        return Shown(process.returncode or 0, out.decode(), err.decode())
+        """What the command says."""
+        return await self._ask(self, "quit", *argv, columns=None, errors=None)
 
-    def pod(self, name: str, main: State = DONE, namespace: str = "training", **more: Any) -> None:
-        """Create a pod that ``requests`` two GPUs; ``job`` is the name of its TFJob."""
-        requests = more.pop("requests", {"nvidia.com/gpu": "2"})
-        others, phase = more.pop("others", {}), more.pop("phase", "Running")
-        job = {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": more.pop("kind", "TFJob"),
-            "name": more.pop("job", ""),
-        }
-        owners = [{**job, "uid": "j", "controller": True}] if job["name"] else []
-        self._pods[namespace, name] = put_pod(
-            self.api, name, {"main": main, **others, "istio-proxy": RUNNING}, phase=phase,
+    def pod(
+        self, name: str, main: State = DONE, namespace: str = "training", *, job: str = "",
+        others: Mapping[str, State] = NONE, requests: Mapping[str, str] = TWO, **more: Any,
+    ) -> None:  # fmt: skip
+        """Create a pod; ``job`` is the name of its TFJob."""
+        owner = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": job, "uid": "j"}
+        put_pod(
+            self, name, {"main": main, **others, "istio-proxy": RUNNING}, namespace=namespace,
             details={"main": {"resources": {"requests": requests}}},
-            namespace=namespace, about={"ownerReferences": owners}, **more,
+            about={"ownerReferences": [{**owner, "controller": True}] if job else []}, **more,
         )  # fmt: skip
 
     async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
         await proxy_quits(socket, namespace, name)
         if name in self.deaf:
             return
-        body = self._pods[namespace, name]
+        body: Any = deepcopy(self.get("pods", namespace, name))
         statuses = {each["name"]: each for each in body["status"]["containerStatuses"]}
         statuses["istio-proxy"]["state"] = exited(0, at=LATER)
         mounter = statuses.get("gke-gcsfuse-sidecar")
         if mounter and all("terminated" in s["state"] for s in statuses.values() if s != mounter):
             mounter["state"] = exited(0, at=LATER)
-        self.api.put("pods", body)
         if all("terminated" in each["state"] for each in statuses.values()):
             body["status"]["phase"] = "Succeeded"
-            self.api.put("pods", body)
+        self.put("pods", body)
 
     @property
     def told(self) -> set[str]:
         """The pods whose proxy was told to exit."""
-        return {pod for _, pod, _, _ in self.api.execs}
+        return {pod for _, pod, _, _ in self.execs}
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
+def cluster(ask: Ask) -> Cluster:
     """It answers while a command runs."""
-    return Cluster(tmp_path)
+    return Cluster(ask)
 
 
 def outcomes(shown: Shown) -> dict[str, str]:
     """The outcome of each pod, by its name."""
-    found = [json.loads(line) for line in shown.out.splitlines()]
-    return {each["name"]: each["outcome"] for each in found}
-
-
-async def test_without_yes_it_shows_what_would_be_freed_and_changes_nothing(
-    cluster: Cluster,
-) -> None:
-    cluster.pod("mnist-0", job="mnist")
-    cluster.pod("mnist-1", job="mnist")
-    cluster.pod("bare")
-    cluster.pod("at-work", main=RUNNING)
-    shown = await cluster.quits("-n", "training")
-    why = "every payload container is finished"
-    assert shown.out.splitlines() == [
-        "NAMESPACE  NAME         PODS  OUTCOME     REQUESTS  REASON",
-        f"training   pod/bare     1     would-free  2 GPUs    {why}",
-        f"training   tfjob/mnist  2     would-free  4 GPUs    {why}",
-        "",
-        "would-free: 3 (6 GPUs)",
-        "nothing is changed yet: add --yes",
-    ]
-    assert (shown.status, shown.err, cluster.told, cluster.api.events) == (0, "", set(), [])
+    return {each["name"]: each["outcome"] for each in objects(shown)}
 
 
 async def test_a_pod_that_is_deleted_once_its_proxy_has_exited_is_waited_for(
@@ -116,23 +87,23 @@ async def test_a_pod_that_is_deleted_once_its_proxy_has_exited_is_waited_for(
     cluster.pod("bare")
 
     async def delete(socket: web.WebSocketResponse, namespace: str, name: str) -> None:
-        body: Any = cluster.api.get("pods", namespace, name)
+        body: Any = cluster.get("pods", namespace, name)
         now = datetime.now(UTC).isoformat()
         body["metadata"] |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 30}
         await proxy_quits(socket, namespace, name)
         for status in body["status"]["containerStatuses"]:
             status["state"] = exited(0, at=LATER)
-        cluster.api.put("pods", body)
+        cluster.put("pods", body)
         later = asyncio.get_running_loop().call_later
-        later(1.5, lambda: cluster.api.remove("pods", namespace, name))
+        later(1.5, lambda: cluster.remove("pods", namespace, name))
 
-    cluster.api.on_exec = delete
+    cluster.on_exec = delete
     shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
     assert (shown.status, outcomes(shown)) == (0, {"bare": "freed"})
 
 
 async def test_free_my_job_shows_what_it_prints(cluster: Cluster) -> None:
-    """Word by word: change a text of the program, and the page with it."""
+    """Word by word: change both together. Without --yes nothing changes."""
     console = re.compile(r"^\$ istio-aux quit (.*)\n((?:(?!\$ |```).*\n)+)", re.MULTILINE)
     shown = console.findall(PAGE.read_text())
     assert len(shown) == 2
@@ -142,6 +113,7 @@ async def test_free_my_job_shows_what_it_prints(cluster: Cluster) -> None:
         cluster.pod(f"mnist-{number}", done, "my-profile", job="mnist", requests=large)
     for command, printed in shown:
         assert (await cluster.quits(*command.split())).out == printed
+        assert bool(cluster.told or cluster.events) is ("--yes" in command)
 
 
 async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_back(
@@ -162,10 +134,10 @@ async def test_it_frees_what_hangs_in_the_namespace_and_says_what_each_pod_gave_
         "owner": "TFJob/mnist", "seconds": 1.0, "state": "stuck", "code": "IA0101",
     }.items()  # fmt: skip
     assert (shown.status, shown.err, cluster.told) == (0, "", {"mnist-0"})
-    assert [event["reason"] for event in cluster.api.events] == ["ProxyQuit"]
+    assert [event["reason"] for event in cluster.events] == ["ProxyQuit"]
     # Settings of an installation count where the account may read them.
     places = {"/namespaces/training/", "/selfsubjectaccessreviews", "webhookconfigurations"}
-    asked = cluster.api.requests
+    asked = cluster.requests
     assert [path for path in asked if not any(each in path for each in places)] == []
 
 
@@ -247,7 +219,7 @@ async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(
     """It would be told to exit, and be said to be stuck."""
     cluster.pod("near", namespace="a")
     cluster.pod("far", namespace="b")
-    cluster.api.refuse("GET /api/v1/namespaces/b/pods", 403, "Forbidden", "not you")
+    cluster.refuse("GET /api/v1/namespaces/b/pods", 403, "Forbidden", "not you")
     shown = await cluster.quits("a/near", "b/far", "--yes", "-o", "json")
     assert outcomes(shown) == {"near": "stuck", "far": "stuck"}
     assert (shown.status, cluster.told) == (1, set())
