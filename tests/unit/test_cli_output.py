@@ -214,10 +214,14 @@ spec:
 
 
 def test_a_wish_that_nothing_reads_is_said(run: Run) -> None:
-    above = "istio-aux.io/quit is on the Job, where nothing reads it: put it on"
-    above = f"stdin:1: IA0203: {above} spec.template.metadata"
-    near = 'IA0201: label "sidecar.istio.io.inject": nothing reads it: did you mean'
-    near = f"{near} sidecar.istio.io/inject?"
+    above = (
+        "stdin:1: IA0203: istio-aux.io/quit is on the Job, where nothing reads it: put it on"
+        " spec.template.metadata"
+    )
+    near = (
+        'IA0201: label "sidecar.istio.io.inject": nothing reads it: did you mean'
+        " sidecar.istio.io/inject?"
+    )
     explained = run("explain", "-f", "-", columns=None, errors=None, stdin=ASTRAY)
     changed = run("mutate", "-f", "-", columns=None, errors=None, stdin=ASTRAY)
     assert (explained.err.splitlines(), near in explained.out) == ([above], True)

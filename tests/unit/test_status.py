@@ -10,10 +10,10 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
@@ -362,28 +362,18 @@ class Pebble:
         refuses: answer every request with 403.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         self.occurrences = Counter[str]()
         self.refuses = False
-        self._stack = AsyncExitStack()
-        # A socket's path has less than 108 bytes; pytest's own folders may need more.
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
         self.socket = Path(folder) / "pebble.socket"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+        application = web.Application()
+        application.router.add_post("/v1/notices", self._post)
+        self.runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.05)
 
     async def start(self) -> None:
         """Listen."""
-        application = web.Application()
-        application.router.add_post("/v1/notices", self._post)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.05)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.UnixSite(runner, str(self.socket)).start()
+        await self.runner.setup()
+        await web.UnixSite(self.runner, str(self.socket)).start()
 
     async def _post(self, request: web.Request) -> web.Response:
         notice = await request.json()
@@ -410,9 +400,18 @@ class Watched:
 
 
 @asynccontextmanager
-async def telling(pebble: Pebble, shown: Watched, *, gap: float = 0.01) -> AsyncGenerator[None]:
-    async with background(send_notices(pebble.socket, shown.status, poll=0.01, gap=gap)):
-        yield
+async def telling(
+    shown: Watched, *, gap: float = 0.01, away: bool = False
+) -> AsyncGenerator[Pebble]:
+    """A Pebble that is told of changes; it listens unless it is ``away``."""
+    # A socket's path has less than 108 bytes; pytest's own folders may need more.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        pebble = Pebble(folder)
+        if not away:
+            await pebble.start()
+        async with background(send_notices(pebble.socket, shown.status, poll=0.01, gap=gap)):
+            yield pebble
+        await pebble.runner.cleanup()
 
 
 async def told(pebble: Pebble, times: int) -> None:
@@ -421,20 +420,18 @@ async def told(pebble: Pebble, times: int) -> None:
 
 async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
     shown = Watched()
-    async with Pebble() as pebble:
-        await pebble.start()
-        async with telling(pebble, shown):
-            await told(pebble, 1)
-            await shown.look_again()
-            shown.now = "something"
-            await told(pebble, 2)
-            await shown.look_again()
-            assert +pebble.occurrences == {KEY: 2}
+    async with telling(shown) as pebble:
+        await told(pebble, 1)
+        await shown.look_again()
+        shown.now = "something"
+        await told(pebble, 2)
+        await shown.look_again()
+        assert +pebble.occurrences == {KEY: 2}
 
 
 async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> None:
     shown = Watched()
-    async with Pebble() as pebble, telling(pebble, shown):
+    async with telling(shown, away=True) as pebble:
         await shown.look_again()
         shown.now = "something"
         await shown.look_again()
@@ -448,14 +445,12 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shown = Watched()
-    async with Pebble() as pebble:
-        await pebble.start()
+    async with telling(shown) as pebble:
         pebble.refuses = True
-        async with telling(pebble, shown):
-            await until(lambda: caplog.records, "it complains", within=30)
-            await shown.look_again()
-            pebble.refuses = False
-            await told(pebble, 1)
+        await until(lambda: caplog.records, "it complains", within=30)
+        await shown.look_again()
+        pebble.refuses = False
+        await told(pebble, 1)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{pebble.socket}: notice not added: 403 ")
 
@@ -463,11 +458,9 @@ async def test_a_refused_notice_is_logged_once_and_tried_again(
 async def test_there_are_at_most_six_notices_in_a_minute_whatever_changes() -> None:
     """The next one comes after the gap, and says what is so then."""
     shown = Watched()
-    async with Pebble() as pebble:
-        await pebble.start()
-        async with telling(pebble, shown, gap=600):
-            await told(pebble, 1)
-            shown.now = "something"
-            await shown.look_again()
-            assert pebble.occurrences == {KEY: 1}
+    async with telling(shown, gap=600) as pebble:
+        await told(pebble, 1)
+        shown.now = "something"
+        await shown.look_again()
+        assert pebble.occurrences == {KEY: 1}
     assert GAP >= 60 / 6
