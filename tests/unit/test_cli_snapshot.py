@@ -152,8 +152,7 @@ def test_without_namespaces_it_is_not_known_who_is_selected_and_injected(run: Ru
 
 def test_without_istios_policy_it_is_not_known_which_pods_it_injects(run: Run) -> None:
     """A pod that asks for its sidecar is injected by any policy."""
-    asks = pod("asks", {"main": RUNNING})
-    asks["metadata"]["labels"] = {"sidecar.istio.io/inject": "true"}
+    asks = pod("asks", {"main": RUNNING}, labels={"sidecar.istio.io/inject": "true"})
     shown = audit(run, given(*CLUSTER, asks), "-o", "json")
     missing = [("asks", "unmeshed", "report"), *(it for it in FOUND if it[0] != "plain")]
     assert (shown.status, states(shown)) == (1, missing)
@@ -169,45 +168,35 @@ def test_a_pod_that_is_not_known_is_not_said_to_be_well(run: Run) -> None:
     assert shown.status == 1
 
 
-def grace(at: str) -> dict[str, Any]:
-    """A pod that has finished, and has an hour for its telemetry."""
-    body = pod("grace", {"main": exited(0, at=at), "istio-proxy": RUNNING})
-    body["metadata"]["annotations"] |= {"istio-aux.io/quit-grace": "3600"}
-    return body
-
-
 def starting(at: str) -> dict[str, Any]:
     """A pod whose init container has failed since it was started."""
     fails = {"name": "fetch", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-    body = pod("starting", {"main": None, "istio-proxy": None}, phase="Pending")
-    body["spec"]["initContainers"] = [{"name": "fetch"}]
-    body["status"] |= {"startTime": at, "initContainerStatuses": [fails | {"restartCount": 9}]}
-    return body
+    return pod(
+        "starting", {"main": None, "istio-proxy": None}, phase="Pending",
+        spec={"initContainers": [{"name": "fetch"}]},
+        status={"startTime": at, "initContainerStatuses": [fails | {"restartCount": 9}]},
+    )  # fmt: skip
 
 
-def held(_at: str) -> dict[str, Any]:
-    """A pod whose payload waits for its proxy."""
-    return pod("held", {"istio-proxy": NEW, "main": NEW}, **fields())
-
-
-def manifest(_at: str) -> dict[str, Any]:
-    """A pod that no cluster has had yet."""
-    return {key: it for key, it in WORKS.items() if key != "status"}
+YOUNG = "what keeps a pod had not lasted long at the newest time"
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("body", "why"),
     [
-        (grace, "what keeps a pod had not lasted long at the newest time"),
-        (starting, "what keeps a pod had not lasted long at the newest time"),
-        (held, "a payload is held, and only its proxy knows whether it is ready"),
-        (manifest, "a pod has no status"),
+        (pod("grace", {"main": exited(0, at=LATE), "istio-proxy": RUNNING},
+             annotations={"istio-aux.io/quit-grace": "3600"}), YOUNG),
+        (starting(LATE), YOUNG),
+        (pod("held", {"istio-proxy": NEW, "main": NEW}, **fields()),
+         "a payload is held, and only its proxy knows whether it is ready"),
+        ({key: it for key, it in WORKS.items() if key != "status"}, "a pod has no status"),
     ],
-)
-def test_what_only_time_or_a_proxy_decides_is_not_known(run: Run, make: Any, why: str) -> None:
+    ids=["grace", "starting", "held", "a manifest"],
+)  # fmt: skip
+def test_what_only_time_or_a_proxy_decides_is_not_known(run: Run, body: Any, why: str) -> None:
     """A file of one pod may be much older than the newest time in it."""
     late = pod("late", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": LATE})
-    items = (make(LATE), late, NAMESPACE, OURS, ISTIO, POLICY)
+    items = (body, late, NAMESPACE, OURS, ISTIO, POLICY)
     shown = audit(run, given(*items), "-o", "json")
     assert (shown.status, shown.out) == (1, "")
     assert f"IA0301: pods that may hang: 1: {why}\n" in shown.err
@@ -242,8 +231,8 @@ def test_whether_an_ambient_mesh_takes_a_pod_is_not_known_until_it_had_time(
 def test_a_file_is_judged_as_of_its_newest_time(run: Run) -> None:
     """What began long before has lasted, and what failed more than an hour before is no news."""
     validation = {"name": "istio-validation", "state": exited(126, at="2026-11-21T08:10:00Z")}
-    failed = pod("failed", {"main": None, "istio-proxy": None}, phase="Failed")
-    failed["status"]["initContainerStatuses"] = [validation]
+    failed = pod("failed", {"main": None, "istio-proxy": None}, phase="Failed",
+                 status={"initContainerStatuses": [validation]})  # fmt: skip
     for newest, found in ((LATE, ["failed", "starting"]), ("2026-11-21T09:15:00Z", ["starting"])):
         other = pod("other", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
         items = (failed, starting(EARLY), other, NAMESPACE, OURS, ISTIO, POLICY)
@@ -253,11 +242,10 @@ def test_a_file_is_judged_as_of_its_newest_time(run: Run) -> None:
 
 def test_pods_are_chosen_as_of_a_cluster(run: Run) -> None:
     """By namespace and labels; a finished pod is left alone."""
-    other = {**STUCK, "metadata": {**STUCK["metadata"], "namespace": "other", "uid": "o"}}
-    other["metadata"]["labels"] = {"app": "b"}
+    about = {"namespace": "other", "uid": "o", "labels": {"app": "b"}}
+    other = {**STUCK, "metadata": STUCK["metadata"] | about}
     space = {**NAMESPACE, "metadata": {"name": "other"}}
-    ended = pod("ended", {"main": DONE, "istio-proxy": DONE})
-    ended["status"] |= {"phase": "Succeeded"}
+    ended = pod("ended", {"main": DONE, "istio-proxy": DONE}, phase="Succeeded")
     text = given(*CLUSTER, POLICY, other, space, ended)
     for chosen in ("-nother", "-lapp=b"):
         assert audit(run, text, "-o", "name", chosen).out == "pod/stuck\n"
@@ -296,9 +284,9 @@ def test_what_cannot_be_read_is_said_and_does_not_count_as_well(
 
 
 def test_without_any_time_pods_are_judged_as_of_now(run: Run) -> None:
-    body = pod("stuck", {"main": exited(0), "istio-proxy": {"running": {}}})
+    ended: State = {"terminated": {"exitCode": 0}}
+    body = pod("stuck", {"main": ended, "istio-proxy": {"running": {}}})
     del body["metadata"]["creationTimestamp"]
-    del body["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
     shown = audit(run, given(body, NAMESPACE, OURS), "-o", "json")
     assert (shown.status, shown.err) == (0, "")
     assert states(shown) == [("stuck", "stuck", "quit")]
