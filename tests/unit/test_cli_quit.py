@@ -31,7 +31,7 @@ class Cluster(ApiServer):
     def __init__(self, ask: Ask) -> None:
         super().__init__()
         self._ask, self.deaf = ask, set[str]()
-        self.on_exec = self._told
+        self.on_exec = self.tell
 
     async def quits(self, *argv: str) -> Shown:
         """What the command says."""
@@ -49,7 +49,8 @@ class Cluster(ApiServer):
             about={"ownerReferences": [{**owner, "controller": True}] if job else []}, **more,
         )  # fmt: skip
 
-    async def _told(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+    async def tell(self, socket: web.WebSocketResponse, namespace: str, name: str) -> None:
+        """Answer an exec."""
         await proxy_quits(socket, namespace, name)
         if name in self.deaf:
             return
@@ -90,12 +91,8 @@ async def test_a_pod_that_is_deleted_once_its_proxy_has_exited_is_waited_for(
         body: Any = cluster.get("pods", namespace, name)
         now = datetime.now(UTC).isoformat()
         body["metadata"] |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 30}
-        await proxy_quits(socket, namespace, name)
-        for status in body["status"]["containerStatuses"]:
-            status["state"] = exited(0, at=LATER)
-        cluster.put("pods", body)
-        later = asyncio.get_running_loop().call_later
-        later(1.5, lambda: cluster.remove("pods", namespace, name))
+        await cluster.tell(socket, namespace, name)
+        asyncio.get_running_loop().call_later(1.5, cluster.remove, "pods", namespace, name)
 
     cluster.on_exec = delete
     shown = await cluster.quits("-n", "training", "--yes", "-o", "json")
@@ -213,7 +210,7 @@ async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
     assert (await cluster.quits("none"))[:2] == (1, "")
 
 
-async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(
+async def test_no_proxy_istell_while_pods_of_a_namespace_cannot_be_watched(
     cluster: Cluster,
 ) -> None:
     """It would be told to exit, and be said to be stuck."""

@@ -96,7 +96,7 @@ async def test_a_pod_is_blocked_by_a_container_whose_image_cannot_be_pulled(ask:
          "no policy in ConfigMap istio-system/istio-sidecar-injector\n"),
         (NAMESPACES, "-A", {"stuck": "stuck"}, 4, "this account may not list namespaces\n"),
         (CONFIGURATIONS, "-A", {"stuck": "stuck"}, 4,
-         "4: Istio's webhooks are not known; this account may not list mutatingwebhookconfigurations\n"),
+         "webhooks are not known; this account may not list mutatingwebhookconfigurations\n"),
         (NAMESPACES, "-nshop", {**LACKING, "stuck": "stuck"}, 0, ""),
     ],
     ids=["no policy", "no namespaces", "no webhooks", "one namespace"],

@@ -36,24 +36,16 @@ MAKEFILE, TOX = (ROOT / "Makefile").read_text(), (ROOT / "tox.ini").read_text()
 
 
 class Block(NamedTuple):
-    """A fenced block: the words after its fence, and what is in it."""
+    """A fenced block; ``mark`` says which test runs its commands, or why none does."""
 
     file: Path
     line: int
-    info: str
+    language: str
+    mark: str
     body: str
 
     def __str__(self) -> str:
         return f"{self.file.relative_to(ROOT)}:{self.line}"
-
-    @property
-    def language(self) -> str:
-        return self.info.partition(" ")[0]
-
-    @property
-    def mark(self) -> str:
-        """Which test runs the commands, or why none does."""
-        return self.info.partition(" ")[2]
 
     def commands(self) -> list[str]:
         """The commands of the block, without their comments and output."""
@@ -69,8 +61,9 @@ def blocks(file: Path) -> Iterator[Block]:
     content = file.read_text()
     for found in fence.finditer(content):
         line = content.count("\n", 0, found.start()) + 1
+        language, _, mark = found[2].strip().partition(" ")
         body = re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
-        yield Block(file, line, found[2].strip(), body)
+        yield Block(file, line, language, mark, body)
 
 
 BLOCKS = [block for file in DOCUMENTS for block in blocks(file)]
@@ -106,7 +99,7 @@ def test_a_block_says_in_which_language_it_is(block: Block) -> None:
 def test_commands_are_run_by_a_test_or_say_why_not(block: Block) -> None:
     """By the words after the fence's language: "run by FILE", or "not run: REASON"."""
     ran, why = re.match(r"run by (\S+)$", block.mark), re.match(r"not run: \S.{3,}", block.mark)
-    assert ran or why, f"{block}: ```{block.info}"
+    assert ran or why, f"{block}: {block.mark}"
     for test in re.findall(r"tests/\S+\.py", block.mark):
         assert (ROOT / test).is_file(), test
 
