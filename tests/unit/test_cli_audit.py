@@ -355,9 +355,9 @@ async def test_an_interrupt_is_quiet(api: ApiServer, tmp_path: Path) -> None:
     async with api:
         api.hang("")
         # A shell that runs the tests in the background ignores the signal, also for children.
-        listening = "signal.signal(signal.SIGINT, signal.default_int_handler)"
         program = (
-            f"import signal, sys; from istio_aux.cli import main; {listening}; sys.exit(main())"
+            "import signal, sys; from istio_aux.cli import main;"
+            " signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main())"
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program,

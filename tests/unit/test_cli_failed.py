@@ -111,12 +111,15 @@ WHY = (
 )
 
 
-def put_event(api: ApiServer, pod: str, reason: str, message: str, at: str) -> None:
-    about = {"kind": "Pod", "namespace": "training", "name": pod, "uid": pod}
-    metadata = {"name": f"{pod}.{reason}.{at}", "namespace": "training"}
-    body = {"metadata": metadata, "involvedObject": about, "type": "Warning", "reason": reason}
-    body["reportingComponent"] = EVENT_CONTROLLER
-    api.put("events", {**body, "message": message, "lastTimestamp": f"2026-11-28T{at}Z"})
+def put_event(
+    api: ApiServer, pod: str, reason: str, message: str, at: str, *, uid: str = ""
+) -> None:
+    api.put("events", {
+        "metadata": {"name": f"{pod}.{reason}.{at}", "namespace": "training"},
+        "involvedObject": {"kind": "Pod", "namespace": "training", "name": pod, "uid": uid},
+        "type": "Warning", "reason": reason, "message": message,
+        "reportingComponent": EVENT_CONTROLLER, "lastTimestamp": f"2026-11-28T{at}Z",
+    })  # fmt: skip
 
 
 def put_job(api: ApiServer, **fields: Any) -> None:
@@ -305,15 +308,7 @@ async def test_of_a_hold_that_gave_up_the_reason_has_what_the_kubelet_says(
     api: ApiServer, ask: Any, uid: str
 ) -> None:
     """istio#45627: an Event, if the caller may read it. Without it the status alone shows it."""
-    event = {
-        "metadata": {"name": "e", "namespace": "training"},
-        "involvedObject": {"kind": "Pod", "namespace": "training", "name": "job", "uid": uid},
-        "type": "Warning",
-        "reason": "FailedPostStartHook",
-        "message": HOOK,
-        "lastTimestamp": "2026-11-21T08:16:29Z",
-    }
-    api.put("events", event)
+    put_event(api, "job", "FailedPostStartHook", HOOK, "08:16:29", uid=uid)
     put_pod(api, "job", {"istio-proxy": exited(0), "main": LATE})
     explained = await ask(api, "explain", "-n", "training", "pod/job", columns=None)
     assert "has had no network from the start" in explained.out

@@ -56,9 +56,6 @@ def api() -> Istio:
     return api
 
 
-LACKING = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
-
-
 def states(shown: Shown) -> dict[str, str]:
     """The state of each pod that an answer has."""
     return {each["name"]: each["state"] for each in objects(shown) if "state" in each}
@@ -97,7 +94,8 @@ async def test_a_pod_is_blocked_by_a_container_whose_image_cannot_be_pulled(ask:
         (NAMESPACES, "-A", {"stuck": "stuck"}, 4, "this account may not list namespaces\n"),
         (CONFIGURATIONS, "-A", {"stuck": "stuck"}, 4,
          "webhooks are not known; this account may not list mutatingwebhookconfigurations\n"),
-        (NAMESPACES, "-nshop", {**LACKING, "stuck": "stuck"}, 0, ""),
+        (NAMESPACES, "-nshop", {**dict.fromkeys(("asks", "plain", "pending"), "unmeshed"),
+                                "stuck": "stuck"}, 0, ""),
     ],
     ids=["no policy", "no namespaces", "no webhooks", "one namespace"],
 )  # fmt: skip

@@ -51,10 +51,9 @@ def pod(api: ApiServer, name: str, *owners: Owner, **metadata: object) -> None:
 def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str = "one") -> None:
     """The Event that the Job controller writes when the API server refuses a pod."""
     about = {"kind": "Job", "namespace": "team", "name": job, "uid": f"Job-{job}"}
-    metadata = {"name": name, "namespace": "team"}
     api.put("events", {
-        "metadata": metadata, "involvedObject": about, "type": "Warning", "reason": "FailedCreate",
-        "message": why, "lastTimestamp": at,
+        "metadata": {"name": name, "namespace": "team"}, "involvedObject": about,
+        "type": "Warning", "reason": "FailedCreate", "message": why, "lastTimestamp": at,
     })  # fmt: skip
 
 
