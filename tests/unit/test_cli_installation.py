@@ -20,8 +20,6 @@ from unit.screens import Ask, install, objects, put_pod
 KUBEFLOW = {"lease": "kubeflow/istio-aux"}
 OVER = job({"main": exited(0), "istio-proxy": RUNNING})
 FREE = "istio-aux quit -n team {} --yes"
-AS_SELECTED = "pods are judged as if their namespace were selected"
-DONE = "every payload container is finished"
 
 
 def found(*told: Any) -> Any:
@@ -62,7 +60,7 @@ def test_the_label_is_named_that_has_a_namespace_selected(
 ) -> None:
     judged = found({"namespace-selectors": selectors}).judge(OVER, labels, None)
     does = "labels the namespace" if change else "changes namespace-selectors"
-    assert (judged.action, judged.reason) == ("ignore", DONE)
+    assert (judged.action, judged.reason) == ("ignore", "every payload container is finished")
     assert judged.left_out == f"namespace training is not selected: an admin {does}"
     assert judged.change == change
 
@@ -117,9 +115,6 @@ def test_an_installation_without_settings_is_unknown_but_beside_one_that_acts() 
     assert found(silent, everywhere).judge(OVER, {}, None).action == "quit"
 
 
-LATER = "2100-01-01T00:00:00Z"
-
-
 @pytest.fixture
 def api() -> ApiServer:
     """With a pod that hangs, in a namespace with a label."""
@@ -143,7 +138,8 @@ async def test_restart_rules_of_a_container_count_as_the_kubelet_of_its_node_obe
     api.put("nodes", {"metadata": {"name": "node-1"}, "status": kubelet})
     for name in ("job", "other"):
         put_pod(
-            api, name, {"main": exited(1, at=LATER), "istio-proxy": RUNNING}, namespace="team",
+            api, name, {"main": exited(1, at="2100-01-01T00:00:00Z"), "istio-proxy": RUNNING},
+            namespace="team",
             details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
             restart="OnFailure",
         )  # fmt: skip
@@ -187,7 +183,10 @@ async def test_who_may_not_read_the_namespace_is_told_that_it_counts_as_selected
     api.refuse("/api/v1/namespaces/team", 403, "Forbidden", "not you")
     shown = await ask(api, "explain", "team/job", "-o", "json")
     assert (shown.status, [pod["action"] for pod in objects(shown)]) == (0, ["quit"])
-    assert shown.err == f"{AS_SELECTED}: this account may not get namespace team\n"
+    assert shown.err == (
+        "pods are judged as if their namespace were selected: this account may not get namespace"
+        " team\n"
+    )
 
 
 async def test_settings_that_cannot_be_read_are_a_line_and_a_failure(

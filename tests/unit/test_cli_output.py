@@ -113,7 +113,6 @@ ISTIO = {
 
 
 NEW = document({"main": None}, phase=None)
-HOLD = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true")
 
 MANY = """\
 apiVersion: v1
@@ -157,7 +156,10 @@ def test_mutate_prints_the_manifest_with_its_pods_as_they_would_be_created(run: 
     shown = run("mutate", "-f", "-", columns=None, errors=None, stdin=MANY)
     given, changed = (list(yaml.safe_load_all(text)) for text in (MANY, shown.out))
     for replica in given[1]["spec"]["tfReplicaSpecs"].values():
-        annotations = {HOLD[0]: HOLD[1], "istio-aux.io/started-with": "hold"}
+        annotations = {
+            "proxy.istio.io/config": "holdApplicationUntilProxyStarts: true",
+            "istio-aux.io/started-with": "hold",
+        }
         replica["template"] = {**replica["template"], "metadata": {"annotations": annotations}}
     assert (changed, shown.err.splitlines()) == ([given[1]], NOTES)
     assert ("image: '1e3'" in shown.out, "&" in shown.out) == (True, False)

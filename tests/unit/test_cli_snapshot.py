@@ -32,12 +32,6 @@ OURS = {
     },
     "webhooks": [{"name": START_WEBHOOK}],
 }
-CREATES = {
-    "operations": ["CREATE"],
-    "apiGroups": [""],
-    "apiVersions": ["v1"],
-    "resources": ["pods"],
-}
 ISTIO = {
     "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "MutatingWebhookConfiguration",
@@ -47,7 +41,14 @@ ISTIO = {
             "name": "namespace.sidecar-injector.istio.io",
             "clientConfig": {"service": {"namespace": "mesh", "name": "istiod"}},
             "namespaceSelector": {"matchLabels": {"istio-injection": "enabled"}},
-            "rules": [CREATES],
+            "rules": [
+                {
+                    "operations": ["CREATE"],
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "resources": ["pods"],
+                }
+            ],
         }
     ],
 }

@@ -15,7 +15,6 @@ from unit.repairing import Cluster as Replacing
 from unit.rules.pods import RUNNING, exited
 from unit.rules.unmeshed import raw
 from unit.screens import Ask, Shown, objects, put_pod
-from unit.test_cli_files import PROGRAM
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
@@ -204,7 +203,7 @@ async def test_audit_and_restart_unmeshed_look_at_their_targets_alone(ask: Ask) 
 
 @pytest.mark.parametrize(("late", "evicted"), [(0.0, ["plain"]), (1.0, [])])
 async def test_the_time_of_restart_unmeshed_begins_before_its_right_is_granted(
-    late: float, evicted: list[str], tmp_path: Path
+    late: float, evicted: list[str], ask: Ask
 ) -> None:
     """A role takes effect a moment after it is bound. Nothing is done after that time."""
     clock, asked = asyncio.get_running_loop().time, list[float]()
@@ -216,11 +215,9 @@ async def test_the_time_of_restart_unmeshed_begins_before_its_right_is_granted(
         granted = asked[-1] >= asked[0] + late
         return web.json_response({"status": {"allowed": granted}}, status=201)
 
-    async with Evicting() as api:
-        api.always(fault)
-        api.lead()
-        api.put("pods", raw(name="plain", namespace="meshed"))
-        argv = ("restart-unmeshed", "--yes", "--timeout", str(late or 60), "--kubeconfig")
-        program = await asyncio.create_subprocess_exec(*PROGRAM, *argv, api.kubeconfig(tmp_path))
-        assert await program.wait() == (0 if evicted else 1)
-    assert api.evictions == evicted
+    api = Evicting()
+    api.always(fault)
+    api.lead()
+    api.put("pods", raw(name="plain", namespace="meshed"))
+    shown = await ask(api, "restart-unmeshed", "--yes", "--timeout", str(late or 60))
+    assert (shown.status, api.evictions) == (0 if evicted else 1, evicted)
