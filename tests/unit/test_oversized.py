@@ -93,14 +93,11 @@ async def test_of_long_answers_four_are_read_at_once_and_short_ones_meanwhile() 
     async def slow(request: web.Request) -> web.StreamResponse | None:
         if request.path.endswith("short"):
             return None
-        response = web.StreamResponse()
-        await response.prepare(request)
-        with suppress(ConnectionError):
-            await response.write(b" " * (LARGE + 1))
-            if len(held) < LARGE_AT_ONCE:
-                held.append(request.path)
-                await release.wait()
-            over.append(request.path)
+        response = await stream(request, b" " * (LARGE + 1))
+        if len(held) < LARGE_AT_ONCE:
+            held.append(request.path)
+            await release.wait()
+        over.append(request.path)
         return response
 
     async with ApiServer() as api, Client(api.access()) as client:
