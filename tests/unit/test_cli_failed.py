@@ -251,8 +251,7 @@ def held(api: ApiServer, answer: str) -> None:
 
     api.on_forward = says
     metadata = {"name": "istio-sidecar-injector", "labels": {"istio.io/rev": "default"}}
-    body = {"metadata": metadata, "webhooks": [ISTIOD]}
-    api.put("mutatingwebhookconfigurations", body)
+    api.put("mutatingwebhookconfigurations", {"metadata": metadata, "webhooks": [ISTIOD]})
 
 
 @pytest.mark.parametrize(

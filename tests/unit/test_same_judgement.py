@@ -131,8 +131,7 @@ def fill(api: Istio, told: dict[str, Any]) -> None:
     job = {"name": JOB["name"], "namespace": "team", "uid": JOB["uid"]}
     api.put("jobs", {"metadata": job, "spec": {"backoffLimit": 6}})
     for namespace, labels in NAMESPACES.items():
-        metadata: dict[str, Any] = {"name": namespace, "labels": labels}
-        api.put("namespaces", {"metadata": metadata})
+        api.put("namespaces", {"metadata": {"name": namespace, "labels": labels}})
         for name, given in pods_of(namespace).items():
             fields = {"containers": {"main": DONE, "istio-proxy": RUNNING}, **given}
             owners, states = fields.pop("owner", None), fields.pop("containers")
