@@ -210,7 +210,7 @@ async def test_each_named_pod_has_its_answer(cluster: Cluster) -> None:
     assert (await cluster.quits("none"))[:2] == (1, "")
 
 
-async def test_no_proxy_istell_while_pods_of_a_namespace_cannot_be_watched(
+async def test_no_proxy_is_told_while_pods_of_a_namespace_cannot_be_watched(
     cluster: Cluster,
 ) -> None:
     """It would be told to exit, and be said to be stuck."""
