@@ -74,15 +74,8 @@ class ApiServer:
     def writes(self) -> list[str]:
         return [c for c in self.calls if not c.startswith("GET") and not c.endswith("tokenreviews")]
 
-    def first(self, beginning: str) -> int:
-        """The index of the first call that begins with this text."""
-        return next(i for i, call in enumerate(self.calls) if call.startswith(beginning))
-
     def kinds(self) -> list[str]:
         return sorted(o["kind"] for o in self.objects.values())
-
-    def names(self, kind: str) -> list[str]:
-        return sorted(o["metadata"]["name"] for o in self.objects.values() if o["kind"] == kind)
 
     def one(self, kind: str, end: str = "") -> dict[str, Any]:
         """The only object of a kind whose name has this end."""

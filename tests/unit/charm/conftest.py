@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,35 +67,31 @@ def injector(state: str = "live", why: str = "it injects", name: str = "istio-si
 
 
 TROUBLED = {"uid": "1", "reason": "404"}
-# What /status has beside what the charm reads.
+# What else /status has, unless `more` says otherwise.
 NOTHING = {
     "start-mode": "auto", "watched-pods": 0, "unmeshed-pods": [], "unreadable-objects": [],
-    "unreadable-total": 0, "leader": True, "quit": "enabled",
-    "sidecars": {"pods": 0, "namespaces": 0, "most": {}},
+    "unreadable-total": 0, "leader": True, "quit": "enabled", "race": "report",
+    "sidecars": {"pods": 0, "namespaces": 0, "most": {}}, "called-before-us": [],
+    "unmeshed-total": 0, "unmeshed-unknown": 0, "capability": "native",
+    "capability-why": "istio: sidecars are native on request",
 }  # fmt: skip
 
 
 class Workload:
-    """Answers /status and /pods on localhost, and /pods at the addresses in `units`."""
+    """Answers /status and /pods on localhost, and /pods at the address of another unit."""
 
     def __init__(self) -> None:
-        self.units = {"10.1.0.10"}
         self.running = True
         self.missing: list[str] = []
         self.revision = istio_aux.revision()
-        self.more: dict[str, Any] = {}  # What another revision says, or says otherwise.
+        self.more: dict[str, Any] = {}  # What it says beside this, or otherwise.
         self.namespaces = ["team-a", "team-b"]
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
         self.held: list[Found] = []
-        self.called_before: list[str] | None = []
         self.injectors: list[dict[str, str]] = [injector()]
         self.injects: bool | None = True
-        self.capability: tuple[str, str] = ("native", "istio: sidecars are native on request")
-        self.race = "report"
-        self.unmeshed_total = 0
-        self.unmeshed_unknown = 0
         self.applications: list[dict[str, Any]] = []
         self.pods: list[Found] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
@@ -118,14 +114,8 @@ class Workload:
             "lost-total": len(self.lost),
             "blocked-total": len(self.blocked),
             "holders": msgspec.to_builtins(run_now(group(self.held))),
-            "called-before-us": self.called_before,
             "injectors": self.injectors,
             "injector-live": self.injects,
-            "capability": self.capability[0],
-            "capability-why": self.capability[1],
-            "race": self.race,
-            "unmeshed-total": self.unmeshed_total,
-            "unmeshed-unknown": self.unmeshed_unknown,
             "applications": self.applications,
             "lease-holder": "istio-aux-1_5e6f",
             "token-expires": SINCE,
@@ -138,7 +128,7 @@ class Workload:
     def _list(self, url: httpx2.URL) -> httpx2.Response:
         """Page the pods as the workload does; only the leader knows stuck ones."""
         leads = (url.host == "localhost") == self.leads
-        if url.host != "localhost" and url.host not in self.units:
+        if url.host not in {"localhost", "10.1.0.10"}:
             raise httpx2.ConnectError("no route to host")
         query = url.params
         states = query.get_list("state")
@@ -181,6 +171,12 @@ class Unit:
         """Emit an event to the unit, which does not lead any more."""
         return self.run(event, leader=False)
 
+    def act(self, name: str, **params: Any) -> dict[str, Any]:
+        """Run an action; return its results."""
+        self.run(self.on.action(name, params=params))
+        assert self.ctx.action_results is not None
+        return self.ctx.action_results
+
     def remove(self, event: str = "remove", **changes: Any) -> Any:
         """Remove the unit, which is the last one."""
         return self.run(getattr(self.on, event)(), **{"planned_units": 0, **changes})
@@ -208,6 +204,18 @@ class Unit:
         """Change facts of the workload's container."""
         container = dataclasses.replace(self.container, **changes)
         self.state = dataclasses.replace(self.state, containers={container})
+
+    def note(self, noted: Mapping[str, str]) -> None:
+        """Have the leader noted something else in the peer relation; nothing else is related."""
+        (peers,) = self.state.get_relations("peers")
+        changed = dataclasses.replace(peers, local_app_data={**self.noted, **noted})
+        self.state = dataclasses.replace(self.state, relations={changed})
+
+    @property
+    def noted(self) -> dict[str, str]:
+        """What the leader has noted in the peer relation."""
+        (peers,) = self.state.get_relations("peers")
+        return dict(peers.local_app_data)
 
     @property
     def on(self) -> Any:

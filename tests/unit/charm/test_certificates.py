@@ -187,26 +187,13 @@ def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: A
     assert f"{days * 24 / 3:g} hours when a hook has just left it alone" in text
 
 
-def test_a_follower_waits_for_the_account(unit: Unit) -> None:
-    unit.api.objects.clear()
-
-    status = unit.follow()
-
-    assert isinstance(status, testing.WaitingStatus)
-    assert "ServiceAccount istio-aux-workload" in status.message
-
-
 DOWN = ops.ModelError("ERROR cannot access secret backend: connection refused")
 LABEL = "certificate-authority"
 
 
-def authorities(unit: Unit) -> set[testing.Secret]:
-    """The secrets with an authority."""
-    return {s for s in unit.state.secrets if s.label and s.label.startswith(LABEL)}
-
-
 def kept(unit: Unit) -> Authority:
-    (secret,) = authorities(unit)
+    """The authority in the only secret that may have one."""
+    (secret,) = (s for s in unit.state.secrets if s.label and s.label.startswith(LABEL))
     assert secret.latest_content
     return Authority(**secret.latest_content)
 
@@ -283,9 +270,8 @@ def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> N
 
     (secret,) = unit.state.secrets
     assert secret.owner == "app"
-    (peers,) = unit.state.get_relations("peers")
-    assert secret.id in peers.local_app_data.values()
-    assert "PRIVATE" not in str(peers)
+    assert secret.id in unit.noted.values()
+    assert "PRIVATE" not in str(unit.state.relations)
     assert "PRIVATE" not in str(unit.ctx.juju_log)
 
 
@@ -327,10 +313,7 @@ def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
 ) -> None:
     old = issuer(aging)
     aging.api.broken = broken
-    (peers,) = aging.state.get_relations("peers")
-    kept = {k: v for k, v in peers.local_app_data.items() if k != "last-good-options"}
-    relations = {dataclasses.replace(peers, local_app_data=kept)}
-    aging.state = dataclasses.replace(aging.state, relations=relations)
+    aging.note({"last-good-options": ""})
 
     for _ in range(4):
         assert not isinstance(aging.configure(log_level=option), testing.ActiveStatus)
@@ -339,11 +322,40 @@ def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
     assert bundle(aging.api) == {old}
 
 
-@pytest.mark.parametrize("error", [DOWN, ops.SecretNotFoundError('secret "x" not found')], ids=str)
-def test_an_authority_that_cannot_be_read_for_a_while_is_waited_for(
-    error: Exception, unit: Unit, monkeypatch: pytest.MonkeyPatch
+class RefusedError(Exception):
+    """What ops chains its own error to: `ops.hookcmds.Error`."""
+
+    stderr = ""
+
+
+def refused(said: str) -> ops.ModelError:
+    """What ops raises when `secret-get` says this."""
+    known = "not found" in said
+    error, cause = ops.SecretNotFoundError() if known else ops.ModelError(said), RefusedError()
+    cause.stderr, error.__cause__ = said, cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        pytest.param(DOWN, str(DOWN), id="without a cause"),
+        *(
+            pytest.param(refused(said), said, id=issue)
+            for issue, said in (
+                ("juju#23017", "ERROR permission denied"),
+                ("juju#21936", 'ERROR secret backend not found: "09a7abf8"'),
+                ("juju 3", 'ERROR external backend "vault", have ["internal"] not found'),
+            )
+        ),
+    ],
+)
+def test_an_authority_that_cannot_be_read_and_is_not_lost_is_waited_for(
+    error: Exception, said: str, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However long: Juju would not take another one either, and the hook would fail at its end."""
     before, objects = kept(unit), dict(unit.api.objects)
+    unit.note({"authority-lost-since": "2026-11-21T08:00:00Z"})
     with monkeypatch.context() as patch:
         fail(patch, "secret_get", error)
 
@@ -351,10 +363,10 @@ def test_an_authority_that_cannot_be_read_for_a_while_is_waited_for(
 
         assert status == testing.WaitingStatus(
             "certificate authority cannot be read; if that lasts: juju run istio-aux/leader"
-            f" replace-authority ({error})"
+            f" replace-authority ({said})"
         )
         assert unit.wakes
-        assert str(error) in unit.configure(pod_selector="team").message
+        assert said in unit.configure(pod_selector="team").message
     assert kept(unit) == before
     assert unit.api.objects.keys() == objects.keys()
     assert bundle(unit.api) == {before.certificate}

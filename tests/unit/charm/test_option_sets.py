@@ -62,7 +62,6 @@ def made(unit: Unit) -> dict[str, Any]:
         path: {**each, "metadata": {k: v for k, v in each["metadata"].items() if k != "uid"}}
         for path, each in unit.api.objects.items()
     }
-    (peers,) = unit.state.get_relations("peers")
     plan = unit.container.plan.to_dict()
     plan.get("services", {}).pop(workload.WAKE, None)  # It stays, and runs only while it `wakes`.
     return {
@@ -72,7 +71,7 @@ def made(unit: Unit) -> dict[str, Any]:
         "wakes": unit.wakes,
         "status": unit.state.unit_status,
         "ports": unit.state.opened_ports,
-        "noted": dict(peers.local_app_data),
+        "noted": unit.noted,
     }
 
 

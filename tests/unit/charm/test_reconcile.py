@@ -80,6 +80,7 @@ FORBIDDEN = 'serviceaccounts "istio-aux-workload" is forbidden: '
 PATCHES = 'User "u" cannot patch resource "serviceaccounts" in API group ""'
 GRANTS = 'clusterroles "a" is forbidden: user "u" is attempting to grant RBAC permissions not'
 DENIED = 'admission webhook "policy.example" denied the request'
+REFRESH = "juju refresh istio-aux --resource istio-aux-image=IMAGE"
 NOBODY = "waiting for a ready endpoint of Service istio-aux"
 # As recorded with Istio 1.28.10 on Kubernetes 1.36.3.
 AWAY = (
@@ -175,6 +176,16 @@ ROWS = [
         "Juju has not opened the port", waiting("waiting for port 8443 of Service istio-aux"),
         STANDING, new=True, api={"port": 65535}, wakes=True,
     ),
+    Row(
+        "a unit that does not lead waits for the leader's objects",
+        waiting("*ServiceAccount istio-aux-workload*"), [],
+        leader=False, api={"objects": {}}, wakes=True,
+    ),
+    Row(
+        "the workload is of a revision that answers otherwise",
+        waiting(f"workload: answers as another revision does: Expected `array`*: {REFRESH}"),
+        process={"more": {"selected-namespaces": 3}}, wakes=True,
+    ),
     Row("no unit is ready, but the webhook exists", active(), api={"endpoints": []}),
     Row(
         "the workload restarts", waiting("workload has started: it answers within seconds"),
@@ -195,7 +206,7 @@ ROWS = [
     ),
     Row(
         "Istio is not installed", active(), but(AUTHENTICATION),
-        new=True, api={"unknown": {"peerauthentications"}},
+        new=True, api={"unknown": {"peerauthentications", "authorizationpolicies"}},
     ),
     Row(
         "istiod was never there to accept an object", active(NOT_APPLIED), but(AUTHENTICATION),

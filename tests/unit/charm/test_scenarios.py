@@ -278,12 +278,10 @@ def test_a_relation_that_is_gone_and_listed_fails_no_hook_and_hides_no_other(
 
 
 def test_a_new_unit_waits_until_the_leader_knows_its_issuer(unit: Unit) -> None:
-    (peers,) = unit.state.get_relations("peers")
-    noted = {**peers.local_app_data, "trusted-issuers": Provider().ca}
+    unit.note({"trusted-issuers": Provider().ca})
     (unit.etc / "tls" / "tls.crt").unlink()
     unit.change_container(**STARTED)
-    relations = {testing.PeerRelation("peers", local_app_data=noted)}
 
-    assert unit.run(leader=False, relations=relations) == testing.WaitingStatus(
+    assert unit.follow() == testing.WaitingStatus(
         "waiting for a certificate that the API server trusts"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import datetime
 from functools import partial
@@ -17,7 +16,7 @@ from unit.rules import pods
 
 import workload
 
-from .conftest import SINCE, WELL, Unit
+from .conftest import SINCE, WELL, Unit, injector
 
 LAST_GOOD = "last-good-options"
 RUNS = "; the last good configuration runs"
@@ -57,12 +56,8 @@ def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:
 
 def note(unit: Unit, **options: Any) -> None:
     """Have noted other options as the last good ones, as another revision did."""
-    (peers,) = unit.state.get_relations("peers")
-    before = json.loads(peers.local_app_data[LAST_GOOD])
-    changed = before | {name.replace("_", "-"): value for name, value in options.items()}
-    noted = {**peers.local_app_data, LAST_GOOD: json.dumps(changed)}
-    relations = {dataclasses.replace(peers, local_app_data=noted)}
-    unit.state = dataclasses.replace(unit.state, relations=relations)
+    changed = {name.replace("_", "-"): value for name, value in options.items()}
+    unit.note({LAST_GOOD: json.dumps(json.loads(unit.noted[LAST_GOOD]) | changed)})
 
 
 @pytest.mark.parametrize("leader", [True, False], ids=["leader", "follower"])
@@ -174,6 +169,14 @@ NONE = {"namespaces": []}
 NO_NAMESPACE = "0 namespaces selected: no namespace has the labels "
 
 
+REFRESH = "juju refresh istio-aux --resource istio-aux-image=IMAGE"
+ANOTHERS = {"start-mode": "turbo", "race": "wait", "quit": "later", "speed": 3}
+
+
+def differ(revision: str) -> str:
+    return f"image is of revision {revision}, charm of {istio_aux.revision()}: {REFRESH}"
+
+
 def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> Any:
     """What the status says of an answer; a text that begins with `;` follows the usual one."""
     said = said if said and said[0] != ";" else WELL + said
@@ -193,7 +196,7 @@ def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> An
             + "; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 897 more"
             "; 700 lost their proxy; 600 blocked; 500 not started",
         ),
-        says("pods outside the mesh", {"unmeshed_total": 612}, "; 612 outside the mesh"),
+        says("pods outside the mesh", {"more": {"unmeshed-total": 612}}, "; 612 outside the mesh"),
         says(
             "a holder",
             {"blocked": PODS[:2], "held": [held("vault-agent"), held("vault-agent")]},
@@ -210,19 +213,24 @@ def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> An
         # istio#43074: only a sidecar that Istio has not injected yet can be made native.
         says(
             "injectors that are called first",
-            {"called_before": ["asm-sidecar-injector", "istio-a"]},
+            {"more": {"called-before-us": ["asm-sidecar-injector", "istio-a"]}},
             "; called after asm-sidecar-injector, istio-a, so pods are held, not native",
         ),
         says(
             "an injector that is called first, to no effect",
-            {"called_before": ["asm-sidecar-injector"]}, "; start: hold", start_mode="hold",
+            {"more": {"called-before-us": ["asm-sidecar-injector"]}}, "; start: hold",
+            start_mode="hold",
         ),
-        says("that it is unknown who is called first", {"called_before": None}, ""),
+        says("that it is unknown who is called first", {"more": {"called-before-us": None}}, ""),
         says(
-            "why pods are not native", {"capability": ("unknown", "istio: 403")},
+            "why pods are not native",
+            {"more": {"capability": "unknown", "capability-why": "istio: 403"}},
             "; pods are held, not native: istio: 403",
         ),
-        says("nothing of native pods before that is known", {"capability": ("unknown", "")}, ""),
+        says(
+            "nothing of native pods before that is known",
+            {"more": {"capability": "unknown", "capability-why": ""}}, "",
+        ),
         says("that quits are a dry run", {}, "; quit: dry-run", quit="dry-run"),
         says("that all starts are native", {}, "; start: native", start_mode="native"),
         says(
@@ -234,6 +242,31 @@ def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> An
             "some of many labels that no namespace has", NONE,
             f"{NO_NAMESPACE}a or b=c or d and 2 more; {WELL.partition('; ')[2]}",
             namespace_selectors="a;b=c;d;e;f",
+        ),
+        says(
+            "what to run if the image is of another revision", {"revision": "1a2b3c4d"},
+            f"{differ('1a2b3c4d')}; {WELL}",
+        ),
+        says(
+            "which keys such an image does not know",
+            {"revision": "1a2b3c4d", "more": {"unknown-keys": ["inject-all", "speed"]}},
+            f"{differ('1a2b3c4d')} (it does not know inject-all, speed); {WELL}",
+        ),
+        says(
+            "nothing of what such an image says, and we do not know",
+            {"revision": "1a2b3c4d", "more": ANOTHERS}, f"{differ('1a2b3c4d')}; {WELL}",
+        ),
+        says(
+            "the version of an image without a revision",
+            {"more": {"revision": "", "version": "0.0.9"}}, f"{differ('0.0.9')}; {WELL}",
+        ),
+        says(
+            "that an injector is not live of which such an image says something new",
+            {
+                "injectors": [injector("sleeping", "it sleeps") | {"native": "half"}],
+                "more": {"capability": "half", "capability-why": "one of two"},
+            },
+            WELL.replace(" live", ": it sleeps,") + "; pods are held, not native: one of two",
         ),
     ],
 )  # fmt: skip
@@ -252,77 +285,14 @@ def test_an_event_that_is_not_reconciled_keeps_the_status(unit: Unit) -> None:
     assert unit.run(unit.on.relation_departed(peers, remote_unit=1, departing_unit=1)) == before
 
 
-REFRESH = "juju refresh istio-aux --resource istio-aux-image=IMAGE"
-
-
-LOG = "kubectl logs -n kubeflow istio-aux-0 -c istio-aux"
-
-
-def differ(revision: str) -> str:
-    return f"image is of revision {revision}, charm of {istio_aux.revision()}: {REFRESH}"
-
-
-@pytest.mark.parametrize(
-    ("said", "lacks"),
-    [
-        ({}, ""),
-        ({"unknown-keys": ["inject-all", "speed"]}, " (it does not know inject-all, speed)"),
-        ({"start-mode": "turbo", "race": "wait", "quit": "later", "speed": 3}, ""),
-        ({"revision": "", "version": "0.0.9"}, ""),
-    ],
-    ids=[
-        "nothing else",
-        "keys that it does not know",
-        "what this one does not know",
-        "no revision",
-    ],
-)
-def test_an_image_of_another_revision_is_named_with_what_to_run(
-    said: dict[str, Any], lacks: str, unit: Unit
+def test_a_workload_that_does_not_run_is_told_with_where_to_look(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unit.process.revision = "1a2b3c4d"
-    unit.process.more = said
-
-    assert unit.run() == testing.ActiveStatus(
-        f"{differ('0.0.9' if 'version' in said else '1a2b3c4d')}{lacks}; {WELL}"
-    )
-
-
-def test_what_another_revision_says_of_an_injector_is_not_live(unit: Unit) -> None:
-    unit.process.injectors[0] |= {"state": "sleeping", "native": "half", "why": "it sleeps"}
-    unit.process.capability = ("half", "one of two")
-
-    said = unit.run().message
-
-    assert "istio-sidecar-injector: it sleeps, since " in said
-    assert "pods are held, not native: one of two" in said
-
-
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        (pebble.ServiceStatus.ACTIVE, "workload has started: it answers within seconds"),
-        (
-            pebble.ServiceStatus.ERROR,
-            f"workload does not run: see {LOG} (does not answer: connection refused)",
-        ),
-    ],
-)
-def test_a_workload_that_does_not_answer_is_told_with_where_to_look(
-    runs: pebble.ServiceStatus, said: str, unit: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a changed option it answers again within seconds."""
     monkeypatch.setattr(mocking._MockPebbleClient, "replan_services", lambda *_, **__: None)
-    unit.change_container(service_statuses={workload.SERVICE: runs})
+    unit.change_container(service_statuses={workload.SERVICE: pebble.ServiceStatus.ERROR})
     unit.process.running = False
 
-    assert unit.follow() == testing.WaitingStatus(said)
-
-
-def test_an_answer_that_cannot_be_read_is_of_another_revision(unit: Unit) -> None:
-    unit.process.more = {"selected-namespaces": 3}
-
-    said = unit.run().message
-
-    assert said.startswith("workload: answers as another revision does: Expected `array`")
-    assert said.endswith(f": {REFRESH}")
+    assert unit.follow() == testing.WaitingStatus(
+        "workload does not run: see kubectl logs -n kubeflow istio-aux-0 -c istio-aux"
+        " (does not answer: connection refused)"
+    )

@@ -24,7 +24,6 @@ import workload
 from container import trouble
 
 from .conftest import ROCK, Unit, active
-from .test_actions import explain, failure
 
 CONFIG = configured("kubeflow")
 NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
@@ -215,14 +214,6 @@ def test_a_service_that_does_not_start_says_which_one_and_why(text: str, said: s
     problem = trouble(pebble.ChangeError(text, change))
 
     assert str(problem) == said
-
-
-def test_an_action_of_a_workload_without_settings_says_where_to_look(unit: Unit) -> None:
-    (unit.etc / "config.yaml").unlink()
-
-    said = failure(explain, unit, stdout="well")
-
-    assert said == "the workload has no settings yet: `juju status` says what it waits for"
 
 
 def test_an_option_that_juju_does_not_give_is_named_and_the_last_good_ones_run(
