@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from charmlibs.interfaces.istio_sidecar import Mesh
 from ops import pebble, testing
 
-from .conftest import Unit, Workload, active
+from .conftest import Unit, active
 from .test_certificates import DOWN, fail
 from .test_reconcile import PATH, WRITE, set_checks
 
@@ -37,10 +36,8 @@ GRAFANA = asking("grafana", "cos", remote="remote-6f1d", uuid=COS_ID)
 
 
 @pytest.fixture(autouse=True)
-def cos(request: pytest.FixtureRequest) -> None:
+def cos(unit: Unit) -> None:
     """Another model."""
-    (name,) = {"unit", "new_unit"} & {*request.fixturenames}
-    unit: Unit = request.getfixturevalue(name)
     unit.api.add_namespace("cos", **{ID: COS_ID, "model.juju.is/name": "cos"})
 
 
@@ -171,32 +168,33 @@ def test_a_refused_request_is_answered_with_the_reason(
     assert injected(unit) == set()
 
 
-def test_the_model_of_a_controller_is_found_by_its_id(unit: Unit) -> None:
-    """Its name is `controller`, and its namespace is not."""
-    labels = {ID: "of-the-controller", "model.juju.is/name": "controller"}
-    unit.api.add_namespace("controller-lab", **labels)
+@pytest.mark.parametrize(
+    ("namespace", "model", "labels", "annotations"),
+    [
+        pytest.param(
+            "controller-lab", "controller", {ID: "of-it", "model.juju.is/name": "controller"}, {},
+            id="of a controller, whose namespace has another name",
+        ),
+        # Juju's labels before version 2 have no UUID.
+        pytest.param("old", "old", {}, {ID: "of-it"}, id="of an older Juju"),
+    ],
+)  # fmt: skip
+def test_a_model_is_known_by_its_id(
+    namespace: str, model: str, labels: dict[str, str], annotations: dict[str, str], unit: Unit
+) -> None:
+    unit.api.add_namespace(namespace, **labels)
+    unit.api.objects[f"/api/v1/namespaces/{namespace}"]["metadata"]["annotations"] = annotations
 
-    unit.relate(claim("traefik", "controller", "of-the-controller"))
+    unit.relate(claim("traefik", model, "of-it"))
 
-    assert named(unit) == ["controller-lab/traefik"]
-
-
-def test_a_model_of_an_older_juju_is_known_by_an_annotation(unit: Unit) -> None:
-    """Juju's labels before version 2 have no UUID."""
-    unit.api.add_namespace("old")
-    unit.api.objects["/api/v1/namespaces/old"]["metadata"]["annotations"][ID] = "of-old"
-
-    unit.relate(claim("minio", "old", "of-old"))
-
-    assert named(unit) == ["old/minio"]
+    assert named(unit) == [f"{namespace}/traefik"]
 
 
 def test_a_request_that_was_granted_stays_while_the_cluster_does_not_answer(unit: Unit) -> None:
     unit.process.applications = [state_of("grafana", "cos")]
     unit.relate(GRAFANA)
     before = told(unit, GRAFANA)
-    assert before
-    assert before.live
+    assert before != UNKNOWN
 
     unit.api.broken = {"list namespaces"}
     assert isinstance(unit.run(), testing.WaitingStatus)
@@ -229,25 +227,23 @@ def test_a_juju_that_does_not_say_whose_request_it_is_grants_nothing(
 UNKNOWN = Mesh(live=False, reason="not known yet whether Istio injects")
 
 
-def starting(process: Workload) -> None:
-    process.missing = ["the list of pods"]
+# What a workload says that knows nothing yet.
+UNKNOWING: dict[str, dict[str, Any]] = {
+    "it starts": {"missing": ["the list of pods"]},
+    "it has just started": {
+        "injectors": [], "injects": None,
+        "applications": [state_of("tensorboard", live=None, meshed=None)],
+    },
+    "it has not read the application's name": {"applications": []},
+}  # fmt: skip
 
 
-def just_started(process: Workload) -> None:
-    process.injectors, process.injects = [], None
-    process.applications = [state_of("tensorboard", live=None, meshed=None)]
-
-
-def not_read_yet(process: Workload) -> None:
-    process.applications = []
-
-
-@pytest.mark.parametrize("unknowing", [starting, just_started, not_read_yet])
+@pytest.mark.parametrize("says", UNKNOWING)
 def test_nothing_is_live_before_the_first_report_and_a_restart_changes_nothing(
-    unknowing: Callable[[Workload], None], unit: Unit
+    says: str, unit: Unit
 ) -> None:
     known = dict(vars(unit.process))
-    unknowing(unit.process)
+    vars(unit.process).update(UNKNOWING[says])
     unit.relate(TENSORBOARD)
     assert told(unit) == UNKNOWN
 
@@ -255,19 +251,17 @@ def test_nothing_is_live_before_the_first_report_and_a_restart_changes_nothing(
     unit.process.applications = [state_of("tensorboard")]
     unit.run()
     live = told(unit)
-    unknowing(unit.process)
+    vars(unit.process).update(UNKNOWING[says])
     unit.run()
 
     assert told(unit) == live != UNKNOWN
 
 
 def test_an_injector_that_cannot_be_probed_is_not_live(unit: Unit) -> None:
-    unit.process.applications = [state_of("tensorboard")]
-    unit.relate(TENSORBOARD)
-
     why = "no unit could probe it"
     unit.process.applications = [state_of("tensorboard", live=None, **{"live-reason": why})]
-    unit.run()
+
+    unit.relate(TENSORBOARD)
 
     mesh = told(unit)
     assert mesh
