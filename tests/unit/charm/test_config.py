@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from charmlibs.interfaces.istio_sidecar import SidecarRequest
@@ -40,15 +42,28 @@ def test_applications_are_of_the_charms_own_model_unless_another_is_named(
 
 
 @pytest.mark.parametrize(
-    "entry",
-    ["A", "a b", "a_b", "-a", "a-", "/a", "a/", "/", "*/a", "*/*", "**", "a*", "a/b/c", "a.b",
-     "a" * 64, "é"],
+    ("parse", "entry", "expected"),
+    [
+        *(
+            (partial(parse_applications, model="kubeflow"), entry, config.EXPECTED_APPLICATIONS)
+            for entry in (
+                "A", "a b", "a_b", "-a", "a-", "/a", "a/", "/", "*/a", "*/*", "**", "a*", "a/b/c",
+                "a.b", "a" * 64, "é",
+            )
+        ),
+        *(
+            (parse_namespaces, entry, "names of namespaces separated by commas")
+            for entry in ("A", "*", "a/b", "a.b", "a=b", "a" * 64, "")
+        ),
+    ],
 )  # fmt: skip
-def test_a_bad_application_is_named_with_what_is_allowed(entry: str) -> None:
-    said = f"{json.dumps(entry)}: expected {config.EXPECTED_APPLICATIONS}"
+def test_a_bad_entry_is_named_with_what_is_allowed(
+    parse: Callable[[str], object], entry: str, expected: str
+) -> None:
+    said = f"{json.dumps(entry)}: expected {expected}"
 
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        parse_applications(f"good,{entry}", "kubeflow")
+        parse(f"good,{entry}")
 
 
 @pytest.mark.parametrize(
@@ -77,14 +92,6 @@ def test_option_and_relation_accept_the_same_names(name: str) -> None:
 
 def test_namespaces_are_sorted_and_each_named_once() -> None:
     assert parse_namespaces("team-b, team-a,team-b") == ("team-a", "team-b")
-
-
-@pytest.mark.parametrize("entry", ["A", "*", "a/b", "a.b", "a=b", "a" * 64, ""])
-def test_a_bad_namespace_is_named(entry: str) -> None:
-    said = f"{json.dumps(entry)}: expected names of namespaces separated by commas"
-
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        parse_namespaces(f"team-a,{entry}")
 
 
 @pytest.mark.parametrize("name", IGNORED)

@@ -24,6 +24,12 @@ ISTIO = [
 ]
 
 
+def webhooks(**values: Any) -> list[dict[str, Any]]:
+    """The webhooks of an application with these values."""
+    (configuration,) = manifests.render_webhook(Values("istio-aux", "kubeflow", **values))
+    return configuration.to_dict()["webhooks"]
+
+
 @pytest.mark.parametrize(("app", "model"), [("istio-aux", "kubeflow"), ("z" * 63, "z" * 63)])
 def test_our_configuration_sorts_before_all_of_istio(app: str, model: str) -> None:
     ours = manifests.webhook_configuration(app, model)
@@ -33,18 +39,16 @@ def test_our_configuration_sorts_before_all_of_istio(app: str, model: str) -> No
 
 def test_every_webhook_takes_three_seconds_at_most_and_sees_only_new_pods() -> None:
     inject = (Applications("kubeflow", ("*",)), Applications("team", ("a", "b")))
-    values = Values("a", "m", inject=inject, inject_namespaces=("meshed",))
-    (configuration,) = manifests.render_webhook(values)
 
-    webhooks = configuration.to_dict()["webhooks"]
+    found = webhooks(inject=inject, inject_namespaces=("meshed",))
 
-    assert [webhook["name"] for webhook in webhooks] == [
+    assert [webhook["name"] for webhook in found] == [
         "start.istio-aux.io",
         "injected.start.istio-aux.io",
         "kubeflow.inject.istio-aux.io",
         "team.inject.istio-aux.io",
     ]
-    for webhook in webhooks:
+    for webhook in found:
         (rule,) = webhook["rules"]
         assert (rule["operations"], rule["resources"]) == (["CREATE"], ["pods"])
         assert webhook["timeoutSeconds"] == 3
@@ -58,9 +62,8 @@ def test_every_webhook_takes_three_seconds_at_most_and_sees_only_new_pods() -> N
 def test_the_namespace_selector_is_as_written_but_for_kube_system(odd: str) -> None:
     own = {"key": "team", "operator": "Exists"}
     given = {"matchLabels": {"key": odd}, "matchExpressions": [own]}
-    (configuration,) = manifests.render_webhook(Values("a", "m", namespace_selectors=[given]))
 
-    selector = configuration.to_dict()["webhooks"][0]["namespaceSelector"]
+    selector = webhooks(namespace_selectors=[given])[0]["namespaceSelector"]
 
     never = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}
     assert selector["matchLabels"] == {"key": odd}
@@ -120,46 +123,53 @@ def test_the_pod_selector_does_not_narrow_the_webhooks_of_named_applications_and
     None
 ):
     inject = (Applications("shop", ("*",)),)
-    values = Values("a", "m", pod_selector=PODS, inject=inject, inject_namespaces=("bank",))
-    (configuration,) = manifests.render_webhook(values)
+
+    found = webhooks(pod_selector=PODS, inject=inject, inject_namespaces=("bank",))
 
     (chosen,) = PODS["matchExpressions"]
-    selectors = {
-        hook["name"]: hook["objectSelector"]["matchExpressions"]
-        for hook in configuration.to_dict()["webhooks"]
-    }
+    selectors = {hook["name"]: hook["objectSelector"]["matchExpressions"] for hook in found}
     assert len(selectors) == 3
     assert {name for name, found in selectors.items() if chosen in found} == {"start.istio-aux.io"}
 
 
-def test_a_webhook_that_matches_nothing_is_not_rendered() -> None:
-    """The API server refuses an `In` without values."""
-    ours = Applications("kubeflow", ("istio-aux",))
-    (configuration,) = manifests.render_webhook(Values("istio-aux", "kubeflow", inject=(ours,)))
+@pytest.mark.parametrize(
+    ("inject", "chosen"),
+    [
+        pytest.param(
+            (
+                Applications("kubeflow", ("istio-aux", "web")),
+                Applications("team", ("istio-aux",)),
+            ),
+            [["web"], ["istio-aux"]],
+            id="in our own model only",
+        ),
+        # The API server refuses an `In` without values.
+        pytest.param(
+            (Applications("kubeflow", ("istio-aux",)),), [], id="and is not there for us alone"
+        ),
+    ],
+)
+def test_a_webhook_for_named_applications_leaves_us_out(
+    inject: tuple[Applications, ...], chosen: list[list[str]]
+) -> None:
+    start, *more = webhooks(inject=inject)
 
-    (webhook,) = configuration.to_dict()["webhooks"]
-    assert webhook["name"] == "start.istio-aux.io"
-
-
-def test_a_webhook_for_named_applications_leaves_us_out_in_our_own_model_only() -> None:
-    inject = (Applications("kubeflow", ("istio-aux", "web")), Applications("team", ("istio-aux",)))
-    (configuration,) = manifests.render_webhook(Values("istio-aux", "kubeflow", inject=inject))
-
-    _, *webhooks = configuration.to_dict()["webhooks"]
+    assert start["name"] == "start.istio-aux.io"
     assert [
         expression["values"]
-        for webhook in webhooks
+        for webhook in more
         for expression in webhook["objectSelector"]["matchExpressions"]
         if expression["key"] == "app.kubernetes.io/name"
-    ] == [["web"], ["istio-aux"]]
+    ] == chosen
 
 
 def test_each_selector_has_a_webhook_that_goes_with_it(unit: Unit) -> None:
     def made() -> dict[str, str]:
         """The label that each of them looks at first."""
-        webhooks = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
-        found = {each["name"]: each["namespaceSelector"] for each in webhooks}
-        return {name: chosen["matchExpressions"][0]["key"] for name, chosen in found.items()}
+        return {
+            each["name"]: each["namespaceSelector"]["matchExpressions"][0]["key"]
+            for each in unit.api.one("MutatingWebhookConfiguration")["webhooks"]
+        }
 
     profile, ours = "app.kubernetes.io/part-of", "io.datastrophic/istio-aux"
     assert made() == {"start.istio-aux.io": profile, "2.start.istio-aux.io": ours}

@@ -19,7 +19,6 @@ from lab.options import OPTIONS, configured
 from ops import pebble, testing
 from scenario import mocking
 
-import probe
 import workload
 from container import trouble
 
@@ -53,14 +52,11 @@ def test_the_pod_is_ready_when_its_workload_is_and_the_rock_brings_that_check() 
 def test_the_workload_reads_the_settings(unit: Unit) -> None:
     understood = settings.load(unit.etc / "config.yaml")
 
-    assert understood.namespace_selectors == settings.DEFAULTS.namespace_selectors
     assert understood.webhook_configuration == "istio-aux-kubeflow.istio-aux"
     assert understood.lease == ("kubeflow", "istio-aux")
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
     assert str(understood.tls_key) == workload.TLS_KEY
     assert str(understood.kubeconfig) == workload.KUBECONFIG
-    assert understood.status_address.port == probe.STATUS_PORT
-    assert understood.root_namespace is None
     assert str(understood.applications) == workload.APPLICATIONS
     assert understood.repair_policy.ours == Application("kubeflow", "istio-aux")
     # Juju mounts it there.
@@ -134,22 +130,21 @@ def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
     assert [name for name, text in unit.files.items() if token in text] == ["token"]
 
 
-def test_a_workload_that_is_ready_stays_so_while_it_is_busy_for_a_moment(unit: Unit) -> None:
-    check = unit.container.plan.checks["ready"]
-    plan = unit.container.plan
+@pytest.mark.parametrize(
+    ("ready", "checked"),
+    [
+        pytest.param(True, ("3s", "2s", 2), id="ready stays so while it is busy for a moment"),
+        # A stall of half a second is no failure.
+        pytest.param(False, ("1s", "900ms", 1), id="never ready is out of the Service at once"),
+    ],
+)
+def test_a_workload_that_was(ready: bool, checked: tuple[str, str, int], new_unit: Unit) -> None:
+    new_unit.process.running = ready
 
-    assert (check.period, check.timeout, check.threshold) == ("3s", "2s", 2)
-    unit.run()
-    assert unit.container.plan == plan
-
-
-def test_a_workload_that_was_never_ready_is_out_of_the_service_at_once(new_unit: Unit) -> None:
-    new_unit.process.running = False
     new_unit.configure()
 
     check = new_unit.container.plan.checks["ready"]
-    # A stall of half a second is no failure.
-    assert (check.period, check.timeout, check.threshold) == ("1s", "900ms", 1)
+    assert (check.period, check.timeout, check.threshold) == checked
 
 
 REFUSALS = [
