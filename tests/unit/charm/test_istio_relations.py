@@ -15,7 +15,7 @@ from ops import testing
 
 from relations.istio import parse
 
-from .conftest import ROOT, Unit, active, injector
+from .conftest import ROOT, Unit, injector
 from .test_actions import LIVE, run_check
 
 VERSIONS = {"_supported_versions": "- v1\n"}
@@ -305,9 +305,3 @@ def test_an_ambient_mesh_lets_everybody_reach_both_ports_of_the_units_and_no_oth
     # A hung istiod, whose validator is asked, costs an event three seconds at most.
     patience = [it for call, it in unit.api.patience.items() if call.startswith("PATCH /apis/sec")]
     assert {*patience} == {3.0}
-
-
-def test_a_cluster_without_istio_needs_no_policy(unit: Unit) -> None:
-    unit.api.unknown = {"peerauthentications", "authorizationpolicies"}
-
-    assert unit.relate(MESH) == active(SAID)

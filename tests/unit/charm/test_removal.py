@@ -19,6 +19,7 @@ from .conftest import Unit
 from .test_istio_relations import MESH
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases"
 
 
 @pytest.mark.parametrize("leader", [True, False])
@@ -42,15 +43,19 @@ def test_the_last_unit_deletes_every_object_and_the_webhook_first(
     assert not unit.api.objects
 
 
-def test_the_last_unit_deletes_the_lease_of_its_workload(unit: Unit) -> None:
-    base = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases"
+def test_the_lease_of_the_workload_goes_and_objects_of_another_application_stay(
+    unit: Unit,
+) -> None:
+    labels = unit.api.one("ClusterRole")["metadata"]["labels"] | {"istio-aux.io/model": "other"}
+    theirs = {"kind": "ClusterRole", "metadata": {"name": "theirs", "labels": labels}}
+    unit.api.objects[f"{ROLES}/theirs"] = theirs
     for name in ("istio-aux", "another"):
         lease = {"kind": "Lease", "metadata": {"name": name, "labels": {}}}
-        unit.api.objects[f"{base}/{name}"] = lease
+        unit.api.objects[f"{LEASES}/{name}"] = lease
 
     unit.remove()
 
-    assert list(unit.api.objects) == [f"{base}/another"]
+    assert {*unit.api.objects} == {f"{ROLES}/theirs", f"{LEASES}/another"}
 
 
 def test_the_last_unit_cleans_up_a_cluster_without_admission_policies_and_istio(
@@ -76,17 +81,6 @@ def test_a_unit_that_goes_while_others_stay_deletes_nothing(event: str, unit: Un
 
     assert unit.api.objects == objects
     assert status == testing.WaitingStatus("the unit is being removed")
-
-
-def test_objects_of_another_application_stay(unit: Unit) -> None:
-    ours = unit.api.one("ClusterRole")
-    labels = {**ours["metadata"]["labels"], "istio-aux.io/model": "other"}
-    theirs = {"kind": "ClusterRole", "metadata": {"name": "theirs", "labels": labels}}
-    unit.api.objects[f"{ROLES}/theirs"] = theirs
-
-    unit.remove()
-
-    assert list(unit.api.objects) == [f"{ROLES}/theirs"]
 
 
 @pytest.mark.parametrize("code", [401, 403, 404])
