@@ -12,7 +12,7 @@ from typing import Any
 
 import ops
 import pytest
-from ops import pebble, testing
+from ops import testing
 
 from .conftest import Unit, active
 
@@ -159,30 +159,6 @@ def test_what_is_no_url_gets_no_log_and_stops_nothing(endpoint: str, unit: Unit)
     assert unit.relate(hostile, loki({0: URL})) == active()
 
     assert logs_to(unit) == {"loki/0": URL}
-
-
-def test_a_unit_without_its_container_publishes_all_the_same(new_unit: Unit) -> None:
-    new_unit.change_container(can_connect=False)
-
-    new_unit.relate(METRICS, loki({0: URL}))
-
-    assert app_data(new_unit, METRICS)["alert_rules"]["groups"]
-
-
-def test_a_pebble_that_refuses_the_target_stops_nothing(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accept = ops.Container.add_layer
-
-    def refuse(container: ops.Container, label: str, layer: Any, **named: Any) -> None:
-        if "log-targets" in layer:
-            raise pebble.APIError({}, 400, "Bad Request", "plan must have a valid location")
-        accept(container, label, layer, **named)
-
-    # ops.testing's Pebble accepts every location.
-    monkeypatch.setattr(ops.Container, "add_layer", refuse)
-
-    assert unit.relate(loki({0: URL})) == active()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ops_tracing")
