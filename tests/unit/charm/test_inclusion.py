@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, cast
+from collections import defaultdict
+from typing import Any
 
 import hcl2
 import pytest
@@ -112,24 +113,16 @@ def test_an_overlay_deploys_this_charm_and_relates_it_to_what_the_bundle_has(ove
         assert ours.removeprefix(f"{name}:") in METADATA["requires"]
 
 
-def module() -> dict[str, Any]:
-    """All blocks of the Terraform module, by kind; names and texts without their quotes."""
-    blocks: dict[str, Any] = {}
+def module() -> dict[str, list[dict[str, Any]]]:
+    """All blocks of the Terraform module, by kind."""
+    plain = hcl2.SerializationOptions(
+        strip_string_quotes=True, explicit_blocks=False, with_comments=False
+    )
+    blocks = defaultdict[str, list[dict[str, Any]]](list)
     for path in sorted((ROOT / MODULE).glob("*.tf")):
-        for kind, found in hcl2.loads(path.read_text()).items():
-            blocks.setdefault(kind, []).extend(unquoted(found))
+        for kind, found in hcl2.loads(path.read_text(), serialization_options=plain).items():
+            blocks[kind] += found
     return blocks
-
-
-def unquoted(value: Any) -> Any:
-    match value:
-        case dict():
-            items = cast("dict[str, Any]", value).items()
-            return {key.strip('"'): unquoted(each) for key, each in items if key[:2] != "__"}
-        case list():
-            return [unquoted(each) for each in cast("list[Any]", value)]
-        case _:
-            return value.strip('"') if isinstance(value, str) else value
 
 
 def names(blocks: list[dict[str, Any]]) -> set[str]:
