@@ -22,7 +22,7 @@ from lab.fixtures import make_namespace
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
-pytestmark = pytest.mark.nightly("unit/charm/test_changeover.py; test_charm_lifecycle.py")
+pytestmark = pytest.mark.nightly("unit/charm/test_certificates.py; test_charm_lifecycle.py")
 RATE = 25  # Creations a second.
 
 

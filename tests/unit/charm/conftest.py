@@ -16,12 +16,12 @@ import istio_aux
 import msgspec
 import pytest
 import yaml
-from cryptography import x509
 from istio_aux.model.answers import group
 from istio_aux.model.documents import run_now
 from istio_aux.model.found import Found
 from istio_aux.status import page, place
 from ops import pebble, testing
+from scenario import mocking
 from unit.apiserver import kubeconfig
 
 import certificates
@@ -197,8 +197,12 @@ class Unit:
         return self.run(self.on.relation_changed(relations[0]), relations=every)
 
     def leave(self, relation: testing.Relation) -> Any:
-        """Emit relation-broken."""
-        return self.run(self.on.relation_broken(self.state.get_relation(relation.id)))
+        """Emit relation-broken; then the relation is gone."""
+        gone = self.state.get_relation(relation.id)
+        status = self.run(self.on.relation_broken(gone))
+        kept = {one for one in self.state.relations if one.id != gone.id}
+        self.state = dataclasses.replace(self.state, relations=kept)
+        return status
 
     def change_container(self, **changes: Any) -> None:
         """Change facts of the workload's container."""
@@ -237,24 +241,24 @@ class Unit:
         found = (path for path in self.etc.rglob("*") if path.is_file())
         return {str(path.relative_to(self.etc)): path.read_text() for path in found}
 
-    def mount_namespace(self, name: str) -> None:
-        """Tell the charm's container in which namespace it is."""
-        text = self.kubeconfig.read_text()
-        self.kubeconfig.write_text(
-            text.replace('"namespace": "kubeflow"', f'"namespace": "{name}"')
-        )
-
-    @property
-    def served_names(self) -> list[str]:
-        """The names in the certificate that the workload serves."""
-        leaf = x509.load_pem_x509_certificate(self.files["tls/tls.crt"].encode())
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return names.get_values_for_type(x509.DNSName)
-
     @property
     def settings(self) -> dict[str, Any]:
         """The workload's settings."""
         return yaml.safe_load(self.files["config.yaml"])
+
+
+def fail(
+    patch: pytest.MonkeyPatch,
+    tool: str,
+    error: Exception,
+    of: type[Any] = mocking._MockModelBackend,
+) -> None:
+    """Have one of Juju's hook tools fail, or a request to Pebble."""
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise error
+
+    patch.setattr(of, tool, failing)
 
 
 @contextlib.contextmanager

@@ -306,16 +306,17 @@ def test_a_check_answers_while_pebble_does_not(unit: Unit) -> None:
 
 PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}
 HELD = {"namespace": "team", "name": "job-0", "outcome": "kept", "reason": "it is a Job's"}
-PARAMETERS = ("namespace", "limit", "dry_run")
+DRY, FOR_GOOD = {"dry-run": True}, {"dry-run": False}
 
 
-def restart(unit: Unit, *found: dict[str, str], **given: Any) -> dict[str, Any]:
-    """Run the action where the workload's command line does this."""
-    params = {name.replace("_", "-"): given.pop(name) for name in [*given] if name in PARAMETERS}
-    given.setdefault("stdout", "".join(f"{json.dumps(each)}\n" for each in found))
-    unit.change_container(execs={testing.Exec(["istio-aux", "restart-unmeshed"], **given)})
+def restart(
+    unit: Unit, *found: dict[str, str], given: dict[str, Any] = DRY, **answer: Any
+) -> dict[str, Any]:
+    """Run the action with what is given, where the workload's command line does this."""
+    answer.setdefault("stdout", "".join(f"{json.dumps(each)}\n" for each in found))
+    unit.change_container(execs={testing.Exec(["istio-aux", "restart-unmeshed"], **answer)})
     unit.api.applied.clear()
-    return unit.act("restart-unmeshed", **params)
+    return unit.act("restart-unmeshed", **given)
 
 
 def evicting(unit: Unit) -> list[bool]:
@@ -351,7 +352,7 @@ def test_restarts_say_how_many_pods_their_answer_has_no_room_for(unit: Unit) -> 
 
 
 def test_the_workload_may_evict_pods_only_while_it_restarts_them(unit: Unit) -> None:
-    found = restart(unit, PLAIN, HELD, dry_run=False, namespace="team", limit=3)
+    found = restart(unit, PLAIN, HELD, given={**FOR_GOOD, "namespace": "team", "limit": 3})
 
     assert (found["restarted"], found["kept"]) == (1, 1)
     given = understood(unit)
@@ -362,7 +363,7 @@ def test_the_workload_may_evict_pods_only_while_it_restarts_them(unit: Unit) -> 
 def test_the_right_to_evict_is_taken_away_after_a_failure(unit: Unit) -> None:
     why = "this account may not create"
 
-    assert failure(restart, unit, dry_run=False, return_code=1, stderr=why) == why
+    assert failure(restart, unit, given=FOR_GOOD, return_code=1, stderr=why) == why
 
     assert evicting(unit) == [True, False]
 
@@ -370,7 +371,7 @@ def test_the_right_to_evict_is_taken_away_after_a_failure(unit: Unit) -> None:
 def test_what_was_not_restarted_in_time_is_said_beside_what_was(unit: Unit) -> None:
     why = "not finished within 240 s: run it again"
 
-    found = restart(unit, PLAIN, dry_run=False, return_code=1, stderr=why)
+    found = restart(unit, PLAIN, given=FOR_GOOD, return_code=1, stderr=why)
 
     assert (found["restarted"], found["unfinished"]) == (1, why)
 
@@ -396,7 +397,6 @@ def test_an_action_answers_while_somebody_waits(
 
 
 NO_PODS = ("web-0", "team-a/", "a/b/c", "Team/web", "team-a/web-0 -o json", "-f/etc", "a/b\n")
-DRY, FOR_GOOD = {"dry-run": True}, {"dry-run": False}
 ALREADY = "the workload restarts these pods already"
 ON_THE_LEADER = "run it on the leader: juju run istio-aux/leader ..."
 

@@ -9,32 +9,27 @@ replaced because it cannot be read for a while. What Juju does with secrets is i
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import json
-import socket
 import ssl
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import ops
 import pytest
-from charmlibs.interfaces.tls_certificates import Certificate
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from istio_aux.model.moment import token_life
 from istio_aux.model.names import TOKEN_LIFE
 from ops import testing
-from scenario import mocking
 
 import certificates
-from certificates import Authority, Leaf
+from certificates import Authority, Issuers, Leaf
 
 from .apiserver import ApiServer, jwt
-from .conftest import ROOT, Unit
+from .conftest import ROOT, Unit, fail
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
 NOW = datetime.now(UTC)
@@ -51,24 +46,15 @@ def handshake(leaf: Leaf, bundle: str, name: str, folder: Path) -> str:
     (folder / "served.pem").write_text(leaf.chain + leaf.private_key)
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(folder / "served.pem")
-    client = ssl.create_default_context(cadata=bundle)
-    client.verify_flags |= ssl.VERIFY_X509_STRICT
-    ours, theirs = socket.socketpair()
-
-    def serve() -> None:
-        try:
-            serving.wrap_socket(theirs, server_side=True).close()
-        except ssl.SSLError:  # The client says why.
-            theirs.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with client.wrap_socket(ours, server_hostname=name) as connection:
-            return connection.version() or ""
-    finally:
-        ours.close()
-        thread.join()
+    calling = ssl.create_default_context(cadata=bundle)
+    calling.verify_flags |= ssl.VERIFY_X509_STRICT
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = serving.wrap_bio(there, back, server_side=True)
+    client = calling.wrap_bio(back, there, server_hostname=name)
+    for end in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return client.version() or ""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -208,27 +194,6 @@ def bundle(api: ApiServer) -> set[str]:
     return set(certificates.parse_bundle(trusted(api)))
 
 
-def aged(age: timedelta, life: timedelta) -> Authority:
-    """An authority of the charm's that was made some time ago."""
-    now = datetime.now(UTC)
-    made = certificates.make_authority("istio-aux", "kubeflow")
-    parsed = x509.load_pem_x509_certificate(made.certificate.encode())
-    key = serialization.load_pem_private_key(made.key.encode(), None)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(parsed.subject)
-        .issuer_name(parsed.issuer)
-        .public_key(parsed.public_key())
-        .serial_number(parsed.serial_number)
-        .not_valid_before(now - age)
-        .not_valid_after(now - age + life)
-    )
-    for extension in parsed.extensions:
-        builder = builder.add_extension(extension.value, extension.critical)
-    signed = builder.sign(key, hashes.SHA256())  # pyright: ignore[reportArgumentType] - its kind is wider
-    return Authority(Certificate(x509_object=signed).raw, made.key)
-
-
 def served(unit: Unit) -> Leaf:
     return Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
 
@@ -246,23 +211,12 @@ def fresh(new_unit: Unit) -> Unit:
 
 
 @pytest.fixture
-def aging(new_unit: Unit) -> Unit:
-    """The unit; half of its authority's life is over, and the successor is stored."""
-    old = aged(timedelta(days=400), certificates.AUTHORITY_VALIDITY)
-    (secret,) = new_unit.state.secrets
-    content = dataclasses.asdict(old)
-    replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)
-    new_unit.run(secrets={replaced})
+def aging(new_unit: Unit, monkeypatch: pytest.MonkeyPatch) -> Unit:
+    """The unit, whose authority was due for renewal, and has a successor that is stored."""
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "_RENEWED", 1.0)
+        new_unit.run()
     return new_unit
-
-
-def fail(patch: pytest.MonkeyPatch, tool: str, error: Exception) -> None:
-    """Have one of Juju's hook tools fail."""
-
-    def failing(*_: Any, **__: Any) -> None:
-        raise error
-
-    patch.setattr(mocking._MockModelBackend, tool, failing)  # pyright: ignore[reportPrivateUsage] - Juju itself
 
 
 def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> None:
@@ -403,3 +357,46 @@ def test_a_secret_that_is_gone_is_not_removed(aging: Unit, monkeypatch: pytest.M
 
     assert isinstance(status, testing.ActiveStatus)
     assert aging.ctx.removed_secret_revisions == []
+
+
+# When the issuer of a unit's certificate changes. Hooks of units overlap: each sees what Juju had
+# stored when it began, and the next leader what is published. Those of one unit after the other are
+# in test_certificates_relation.
+OWN, OTHER = (certificates.make_authority(name, "kubeflow") for name in ("own", "other"))
+A, B = OWN.certificate, OTHER.certificate
+# What the unit serves, and what it wants to serve instead.
+OLD, NEW = certificates.issue(OWN, NAMES), certificates.issue(OTHER, NAMES)
+
+
+def test_what_no_unit_needs_stays_in_the_bundle_until_it_is_noted_as_not_trusted() -> None:
+    known = Issuers(frozenset({A}), trusted=frozenset({A, B}), own=A, served=OLD, wants=OLD)
+
+    assert (known.needed(), set(known.bundle())) == ({A}, {A, B})
+
+
+def test_while_a_unit_has_published_nothing_no_issuer_is_dropped_and_our_own_is_trusted() -> None:
+    trusted = frozenset({B})
+    known = Issuers(trusted, silent=True, trusted=trusted, own=A, served=NEW, wants=NEW)
+
+    assert known.needed() == {A, B}
+    assert dataclasses.replace(known, silent=False).needed() == {B}
+
+
+@pytest.mark.parametrize(
+    ("published", "noted", "applied", "serves"),
+    [
+        pytest.param({A, B}, {A, B}, False, NEW, id="published and noted"),
+        pytest.param({A, B}, {A}, True, NEW, id="published and applied in this event"),
+        pytest.param({A, B}, {A}, False, OLD, id="not trusted yet"),
+        pytest.param({A}, {A, B}, False, OLD, id="trusted, but the next leader could drop it"),
+        pytest.param(set(), {A, B}, True, OLD, id="nothing published yet"),
+        pytest.param(set(), None, False, OLD, id="nothing noted yet"),
+    ],
+)
+def test_a_unit_serves_another_issuers_certificate_when_it_is(
+    published: set[str], noted: set[str] | None, applied: bool, serves: Leaf
+) -> None:
+    trusted = None if noted is None else frozenset(noted)
+    known = Issuers(frozenset(published), trusted=trusted, own=A, served=OLD, wants=NEW)
+
+    assert known.choose(applied=applied) == serves

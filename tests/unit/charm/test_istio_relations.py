@@ -18,6 +18,7 @@ from relations.istio import parse
 from .conftest import ROOT, Unit, injector
 from .test_actions import LIVE, run_check
 
+WEBHOOK = "MutatingWebhookConfiguration"
 VERSIONS = {"_supported_versions": "- v1\n"}
 
 
@@ -182,17 +183,12 @@ def test_two_control_planes_are_noted_and_keep_nothing_from_working(unit: Unit) 
     assert "note: relations: IA0328: istio-pilot: root namespace kubeflow, " in found["findings"]
 
 
-def with_revision(name: str, **labels: str) -> dict[str, Any]:
-    metadata = {"name": name, "uid": name, "labels": labels}
-    return {"kind": "MutatingWebhookConfiguration", "metadata": metadata}
-
-
 def test_the_workload_may_read_the_policies_of_all_revisions(unit: Unit) -> None:
     base = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    for name, revision in {"a": "1-28", "tag": "1-29", "default": "default"}.items():
-        configuration = with_revision(name, **{"istio.io/rev": revision})
+    for name, revision in {"a": "1-28", "tag": "1-29", "default": "default", "no": ""}.items():
+        labels = {"istio.io/rev": revision} if revision else {}
+        configuration = {"kind": WEBHOOK, "metadata": {"name": name, "uid": "1", "labels": labels}}
         unit.api.objects[f"{base}/{name}"] = configuration
-    unit.api.objects[f"{base}/foreign"] = with_revision("foreign")
 
     unit.run()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from ops import testing
 
-from .conftest import Unit
+from .conftest import Unit, fail
 from .test_actions import failure
-from .test_certificates import DOWN, bundle, fail, handshake, kept, served, trusted
+from .test_certificates import DOWN, bundle, handshake, kept, served, trusted
 
 
 def lost_for(unit: Unit, minutes: float) -> None:

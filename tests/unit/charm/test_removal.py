@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from lightkube.core.resource import api_info
@@ -16,6 +17,7 @@ import cluster
 
 from .apiserver import MODEL_UID, refusal
 from .conftest import Unit
+from .test_certificates import handshake, served, trusted
 from .test_istio_relations import MESH
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
@@ -153,11 +155,14 @@ def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Un
     assert owners == {path: None if path in inside else [owner] for path in owners}
 
 
-def test_in_the_model_of_a_controller_everything_is_in_its_namespace(new_unit: Unit) -> None:
+def test_in_the_model_of_a_controller_everything_is_in_its_namespace(
+    new_unit: Unit, tmp_path: Path
+) -> None:
     """Juju calls that model `controller`, and its namespace `controller-` and its own name."""
     unit, namespace = new_unit, "controller-lab"
     unit.state = dataclasses.replace(unit.state, model=testing.Model("controller"))
-    unit.mount_namespace(namespace)
+    mounted = unit.kubeconfig.read_text().replace("kubeflow", namespace)
+    unit.kubeconfig.write_text(mounted)
     unit.api.model = namespace
 
     assert isinstance(unit.configure(), testing.ActiveStatus)
@@ -171,7 +176,7 @@ def test_in_the_model_of_a_controller_everything_is_in_its_namespace(new_unit: U
     }
     assert json.loads(service)["namespace"] == namespace
     assert unit.settings["lease"] == f"{namespace}/istio-aux"
-    assert f"istio-aux.{namespace}.svc" in unit.served_names
+    assert handshake(served(unit), trusted(unit.api), f"istio-aux.{namespace}.svc", tmp_path)
 
     unit.remove()
     assert not unit.api.objects

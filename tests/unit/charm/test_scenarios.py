@@ -143,16 +143,6 @@ def test_an_event_alone_reaches_the_goal_once(event: str, new_unit: Unit) -> Non
     assert goal(unit) == reached
 
 
-def forget(unit: Unit, name: str) -> None:
-    """Take a relation out of the state, which is broken."""
-    kept = {
-        one
-        for one in unit.state.relations
-        if not name.replace("-", "_").startswith(one.endpoint.replace("-", "_"))
-    }
-    unit.state = dataclasses.replace(unit.state, relations=kept)
-
-
 def brought(unit: Unit) -> dict[str, Any]:
     """What relations bring."""
     return {
@@ -233,7 +223,6 @@ def test_relations_together_bring_what_each_of_them_does(unit: Unit) -> None:
         for endpoint in sorted(present ^ combination):
             if endpoint in present:
                 unit.leave(RELATIONS[endpoint])
-                forget(unit, endpoint)
             else:
                 unit.relate(RELATIONS[endpoint])
             present ^= {endpoint}

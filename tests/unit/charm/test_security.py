@@ -26,7 +26,8 @@ from unit.rules.table import decide
 import manifests
 import workload
 
-from .conftest import ROOT
+from .conftest import ROOT, Unit
+from .test_reconcile import BEFORE_1_30
 from .test_workload import NAMES
 
 TEXT = (ROOT / "SECURITY.md").read_text()
@@ -36,6 +37,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "race-policy": tuple(map(str, RacePolicy)),
 }
 
+COMBINATIONS = [
+    dict(zip(CHOICES, chosen, strict=True)) for chosen in itertools.product(*CHOICES.values())
+]
 # `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
 UNASKED = {("ClusterRole", "configmaps", "get")}
 
@@ -108,21 +112,16 @@ def messages(objects: list[dict[str, Any]]) -> set[str]:
     }
 
 
-def combinations() -> Iterator[dict[str, Any]]:
-    for chosen in itertools.product(*CHOICES.values()):
-        yield dict(zip(CHOICES, chosen, strict=True))
-
-
 @pytest.mark.parametrize("mode", CHOICES["quit"])
 def test_the_table_has_the_rights_of_every_combination_of_options_and_no_other(mode: str) -> None:
-    for options in combinations():
+    for options in COMBINATIONS:
         if options["quit"] == mode:
             told = [row.rights for row in table() if row.holds(options)]
             assert granted(rendered(options)) == frozenset().union(*told), options
 
 
 def test_every_row_of_the_table_is_about_rights_that_some_options_grant() -> None:
-    every = [(options, granted(rendered(options))) for options in combinations()]
+    every = [(options, granted(rendered(options))) for options in COMBINATIONS]
     for row in table():
         assert row.rights, row.what
         assert any(row.holds(options) and row.rights <= rights for options, rights in every), row
@@ -158,7 +157,7 @@ def test_what_no_policy_narrows_is_only_reading() -> None:
 
 
 def test_no_role_grants_what_no_policy_looks_at() -> None:
-    for options in combinations():
+    for options in COMBINATIONS:
         objects = rendered(options)
         free = {
             resource
@@ -176,7 +175,7 @@ def test_no_role_grants_what_no_policy_looks_at() -> None:
 def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     paths = dict.fromkeys(("tls-certificate", "tls-key"), "/none")
-    for options in combinations():
+    for options in COMBINATIONS:
         given = {"lease": "kubeflow/istio-aux", **paths, **options}
         file.write_text(yaml.safe_dump(given))
 
@@ -220,3 +219,19 @@ def test_what_is_sent_is_allowed_and_nothing_else(mode: str, tmp_path: Path) -> 
     (file := tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
     executed = {*sent(settings.load(file).quit_policy)} if mode == "enabled" else set[Any]()
     assert executed == allowed(rendered(options))
+
+
+def test_without_validating_policies_the_workload_may_dry_run_no_pods(new_unit: Unit) -> None:
+    """Kubernetes before 1.30. Nothing there could restrict the workload to dry runs of pods."""
+    new_unit.api.unknown = BEFORE_1_30
+
+    new_unit.configure()
+
+    assert ("ClusterRole", "pods", "create") not in granted([*new_unit.api.objects.values()])
+    said = [log.message for log in new_unit.ctx.juju_log if "skipped" in log.message]
+    assert [line.split(": ")[0] for line in said] == [
+        "ValidatingAdmissionPolicy istio-aux-kubeflow.istio-aux",
+        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow.istio-aux",
+        "ValidatingAdmissionPolicy istio-aux-kubeflow.istio-aux.records",
+        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow.istio-aux.records",
+    ]

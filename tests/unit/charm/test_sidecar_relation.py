@@ -8,8 +8,8 @@ import pytest
 from charmlibs.interfaces.istio_sidecar import Mesh
 from ops import pebble, testing
 
-from .conftest import Unit, active
-from .test_certificates import DOWN, fail
+from .conftest import Unit, active, fail
+from .test_certificates import DOWN
 from .test_reconcile import PATH, WRITE, set_checks
 
 COS_ID = "c05c05c0-0000-4000-8000-000000000001"

@@ -22,7 +22,7 @@ from scenario import mocking
 import workload
 from container import trouble
 
-from .conftest import ROCK, Unit, active
+from .conftest import ROCK, Unit, active, fail
 
 CONFIG = configured("kubeflow")
 NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
@@ -148,10 +148,10 @@ def test_a_workload_that_was(ready: bool, checked: tuple[str, str, int], new_uni
 
 
 REFUSALS = [
-    ("push", pebble.PathError("generic-file-error", "no space left on device"), "no space left"),
-    ("pull", pebble.PathError("generic-file-error", "stale file handle"), "stale file handle"),
+    ("push", pebble.PathError("generic-file-error", "no space"), "generic-file-error - no space"),
+    ("pull", pebble.PathError("generic-file-error", "stale"), "generic-file-error - stale"),
     ("add_layer", pebble.APIError({}, 400, "Bad Request", "plan: bad layer"), "plan: bad layer"),
-    ("replan_services", pebble.TimeoutError("timed out waiting for change 3"), "change 3"),
+    ("replan_services", pebble.TimeoutError("timed out: change 3"), "timed out: change 3"),
     ("get_checks", pebble.ConnectionError("no socket"), "no socket"),
 ]
 
@@ -162,16 +162,11 @@ REFUSALS = [
 def test_what_pebble_refuses_is_a_status_and_is_tried_again(
     operation: str, error: Exception, said: str, new_unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(mocking._MockPebbleClient, operation, refuse, raising=False)
+    with monkeypatch.context() as patch:
+        fail(patch, operation, error, mocking._MockPebbleClient)
         status = new_unit.configure()
 
-    assert isinstance(status, testing.WaitingStatus)
-    assert status.message.startswith("container istio-aux: ")
-    assert said in status.message
+    assert status == testing.WaitingStatus(f"container istio-aux: {said}")
     assert new_unit.run() == active()
 
 
@@ -225,3 +220,21 @@ def test_an_option_that_juju_does_not_give_is_named_and_the_last_good_ones_run(
     assert unit.run() == testing.BlockedStatus(
         "Juju gives no quit-grace; the last good configuration runs"
     )
+
+
+def test_the_policy_knows_a_new_selector_before_the_workload_does(unit: Unit) -> None:
+    written, running = unit.files["config.yaml"], unit.container.plan.services["istio-aux"]
+    unit.api.broken = {"patch validatingadmissionpolicies"}
+
+    unit.configure(namespace_selectors="team")
+
+    assert unit.files["config.yaml"] == written
+    assert unit.container.plan.services["istio-aux"] == running
+
+    unit.api.broken = set()
+    unit.run()
+
+    variables = unit.api.one("ValidatingAdmissionPolicy", ".istio-aux")["spec"]["variables"]
+    (selected,) = [v["expression"] for v in variables if v["name"] == "selected"]
+    assert selected.startswith('("team" in variables.labels')
+    assert "namespace-selectors: team\n" in unit.files["config.yaml"]
