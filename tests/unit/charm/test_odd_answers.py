@@ -98,10 +98,8 @@ def test_the_proxy_of_the_model_is_not_asked_for_the_api_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Juju sets it in the hook's environment, and it may not know the cluster."""
-    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("", 0)) as free:
-        closed = free.getsockname()[1]
-        free.close()
-        server = {"server": f"https://127.0.0.1:{closed}"}
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        server = {"server": "https://127.0.0.1:1"}  # Nobody listens there.
         kubeconfig(tmp_path, cluster=server, user={"token": "charm"}, context={})
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
@@ -164,7 +162,7 @@ def failing(at: int, error: Callable[[], Exception]) -> Iterator[list[str]]:
 @pytest.mark.parametrize("event", EVENTS)
 def test_no_request_to_pebble_that_fails_fails_a_hook(event: str, unit: Unit) -> None:
     """The status says what is so, and the next event goes on. By day each request fails once."""
-    before, wrong = unit.state, list[str]()
+    before = unit.state
     with failing(0, Exception) as sent:
         EVENTS[event](unit)
     assert sent
@@ -172,17 +170,9 @@ def test_no_request_to_pebble_that_fails_fails_a_hook(event: str, unit: Unit) ->
         kinds = [*KINDS]
         for kind in kinds if NIGHTLY else [kinds[number % len(kinds)]]:
             unit.state = before
-            try:
-                with failing(number, KINDS[kind]):
-                    status = EVENTS[event](unit)
-            except Exception as error:
-                wrong.append(f"{name}, {kind}: {error!r}")
-                continue
-            if not isinstance(
-                status, testing.WaitingStatus | testing.ActiveStatus | testing.MaintenanceStatus
-            ):
-                wrong.append(f"{name}, {kind}: {status}")
-    assert wrong == []
+            with failing(number, KINDS[kind]):
+                status = EVENTS[event](unit)
+            assert status.name in {"waiting", "active", "maintenance"}, f"{name}, {kind}: {status}"
     unit.state = before
     unit.run()
     assert unit.run() == active()

@@ -7,7 +7,7 @@ objects, settings and Pebble's plan are those of a new application that never ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -98,15 +98,22 @@ def differences(found: dict[str, Any], fresh: dict[str, Any]) -> list[str]:
 class Application:
     """Makes new applications, and remembers what each set of options makes of one."""
 
-    def __init__(self, new: Copies, folder: Path) -> None:
-        self._new, self._folder, self._count = new, folder, 0
+    def __init__(self, new: Copies, folders: pytest.TempPathFactory) -> None:
+        self._new, self._folders = new, folders
         self._fresh = dict[str, dict[str, Any]]()
+
+    @contextmanager
+    def begin(self) -> Iterator[Unit]:
+        """Yield the unit of a new application, in a cluster with namespaces."""
+        with self._new(self._folders.mktemp("application")) as unit:
+            for name in NAMESPACES:
+                unit.api.add_namespace(name)
+            yield unit
 
     def walk(self, start: Options, steps: list[tuple[str, Options]]) -> Iterator[str]:
         """Yield each step after which something is otherwise than in a new application."""
         before = start
-        with self._new(self._next()) as unit:
-            add_namespaces(unit)
+        with self.begin() as unit:
             configured(unit, start)
             for way, options in steps:
                 if wrong := differences(changed(unit, way, options), self.fresh(options)):
@@ -116,24 +123,16 @@ class Application:
     def fresh(self, options: Options) -> dict[str, Any]:
         key = repr(sorted(options.items()))
         if key not in self._fresh:
-            with self._new(self._next()) as unit:
-                add_namespaces(unit)
+            with self.begin() as unit:
                 self._fresh[key] = configured(unit, options)
         return self._fresh[key]
 
-    def _next(self) -> Path:
-        self._count += 1
-        return self._folder / str(self._count)
-
-
-def add_namespaces(unit: Unit) -> None:
-    for name in NAMESPACES:
-        unit.api.add_namespace(name)
-
 
 @pytest.fixture
-def application(installed: tuple[Copies, Copies], tmp_path: Path) -> Application:
-    return Application(installed[0], tmp_path)
+def application(
+    installed: tuple[Copies, Copies], tmp_path_factory: pytest.TempPathFactory
+) -> Application:
+    return Application(installed[0], tmp_path_factory)
 
 
 def every_pair() -> list[str]:
