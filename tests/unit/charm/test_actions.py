@@ -207,6 +207,13 @@ FAR = {
 }  # fmt: skip
 
 
+PILOT = testing.Relation(
+    "istio-pilot",
+    remote_app_data={"_supported_versions": "- v1\n", "data": "service-name: istiod.kubeflow.svc"},
+)
+METADATA = testing.Relation("istio-metadata", remote_app_data={"root_namespace": "istio-system"})
+
+
 def run_check(unit: Unit, *found: dict[str, str], **answer: Any) -> dict[str, Any]:
     """Run the action where the workload's command line finds this."""
     answer = {"stdout": "".join(f"{json.dumps(each)}\n" for each in found), **answer}
@@ -253,19 +260,25 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
         ),
         ({"process": {"running": False}}, "problem: workload: IA0318: does not answer: *"),
         (
+            {"relations": (PILOT, METADATA)},
+            "note: relations: IA0328: istio-pilot: root namespace kubeflow, istio-metadata: *",
+        ),
+        (
             {"process": {"more": {"sidecars": None}}},
             "note: sidecars: IA0301: not known how many pods have a sidecar",
         ),
     ],
     ids=[
         "a bad option", "a Service without a unit", "missing trust", "a slow API server",
-        "a slow list of units", "a workload that does not answer", "an image that does not count",
+        "a slow list of units", "a workload that does not answer", "two control planes",
+        "an image that does not count",
     ],
 )  # fmt: skip
 def test_a_check_finds(facts: dict[str, Any], said: str, unit: Unit) -> None:
     vars(unit.api).update(facts.get("api", {}))
     vars(unit.process).update(facts.get("process", {}))
-    unit.state = dataclasses.replace(unit.state, config=facts.get("config", {}))
+    related = {*unit.state.relations, *facts.get("relations", ())}
+    unit.state = dataclasses.replace(unit.state, config=facts.get("config", {}), relations=related)
 
     found = run_check(unit, LIVE)
 

@@ -174,6 +174,9 @@ def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: A
 
 
 DOWN = ops.ModelError("ERROR cannot access secret backend: connection refused")
+DENIED = "ERROR permission denied"
+NO_BACKEND = 'ERROR secret backend not found: "09a7abf8"'
+NO_VAULT = 'ERROR external backend "vault", have ["internal"] not found'
 LABEL = "certificate-authority"
 
 
@@ -276,17 +279,10 @@ def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
     assert bundle(aging.api) == {old}
 
 
-class RefusedError(Exception):
-    """What ops chains its own error to: `ops.hookcmds.Error`."""
-
-    stderr = ""
-
-
-def refused(said: str) -> ops.ModelError:
+def refused(said: str, kind: type[ops.ModelError] = ops.SecretNotFoundError) -> ops.ModelError:
     """What ops raises when `secret-get` says this."""
-    known = "not found" in said
-    error, cause = ops.SecretNotFoundError() if known else ops.ModelError(said), RefusedError()
-    cause.stderr, error.__cause__ = said, cause
+    error = kind("")
+    error.__cause__ = ops.hookcmds.Error(returncode=1, cmd=["secret-get"], stderr=said)
     return error
 
 
@@ -294,14 +290,9 @@ def refused(said: str) -> ops.ModelError:
     ("error", "said"),
     [
         pytest.param(DOWN, str(DOWN), id="without a cause"),
-        *(
-            pytest.param(refused(said), said, id=issue)
-            for issue, said in (
-                ("juju#23017", "ERROR permission denied"),
-                ("juju#21936", 'ERROR secret backend not found: "09a7abf8"'),
-                ("juju 3", 'ERROR external backend "vault", have ["internal"] not found'),
-            )
-        ),
+        pytest.param(refused(DENIED, ops.ModelError), DENIED, id="juju#23017"),
+        pytest.param(refused(NO_BACKEND), NO_BACKEND, id="juju#21936"),
+        pytest.param(refused(NO_VAULT), NO_VAULT, id="juju 3"),
     ],
 )
 def test_an_authority_that_cannot_be_read_and_is_not_lost_is_waited_for(

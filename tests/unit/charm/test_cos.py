@@ -47,13 +47,12 @@ def test_prometheus_learns_where_the_metrics_are_and_whose_they_are(unit: Unit) 
     unit.relate(METRICS)
 
     told = app_data(unit, METRICS)
-    uuid = unit.state.model.uuid
     assert told["scrape_jobs"] == [
         {"metrics_path": "/metrics", "static_configs": [{"targets": ["*:8080"]}]}
     ]
     assert told["scrape_metadata"] == {
         "model": "kubeflow",
-        "model_uuid": uuid,
+        "model_uuid": unit.state.model.uuid,
         "application": "istio-aux",
         "unit": "istio-aux/0",
         "charm_name": "istio-aux",
@@ -95,9 +94,8 @@ def test_every_unit_is_scraped_and_only_the_leader_speaks_for_all(unit: Unit) ->
 
     relations = [*unit.state.get_relations("metrics-endpoint")]
     assert [r.local_unit_data["prometheus_scrape_unit_name"] for r in relations] == ["istio-aux/0"]
-    for relation in unit.state.relations:
-        if relation.endpoint in {"metrics-endpoint", "grafana-dashboard", "logging"}:
-            assert relation.local_app_data == {}
+    others = [one for one in unit.state.relations if one.endpoint != "peers"]
+    assert [one.local_app_data for one in others] == [{}, {}, {}]
     assert logs_to(unit) == {"loki/0": URL}
 
 

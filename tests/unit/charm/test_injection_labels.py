@@ -112,16 +112,12 @@ def test_istios_label_is_set_on_a_namespace(row: Row, unit: Unit) -> None:
     assert "/api/v1/namespaces/gone" not in unit.api.objects
 
 
-def test_a_label_comes_once_istio_injects_and_is_set_once(teams: Unit) -> None:
-    teams.process.injects = False
+def test_a_label_that_is_there_is_not_set_again(teams: Unit) -> None:
     teams.configure(inject_namespaces="team-a")
-    teams.process.injects = True
-
-    teams.run()
-
-    assert labels(teams.api, "team-a") == OURS
     teams.api.calls.clear()
+
     teams.run()
+
     assert "PATCH /api/v1/namespaces/team-a" not in teams.api.calls
 
 

@@ -174,15 +174,6 @@ def test_the_check_lists_the_namespaces_whose_pods_have_a_sidecar(unit: Unit) ->
     assert said.endswith(", team-99 801 and 600 more")
 
 
-def test_two_control_planes_are_noted_and_keep_nothing_from_working(unit: Unit) -> None:
-    unit.relate(PILOT, METADATA)
-
-    found = run_check(unit, LIVE)
-
-    assert found["works"] == "true"
-    assert "note: relations: IA0328: istio-pilot: root namespace kubeflow, " in found["findings"]
-
-
 def test_the_workload_may_read_the_policies_of_all_revisions(unit: Unit) -> None:
     base = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     for name, revision in {"a": "1-28", "tag": "1-29", "default": "default", "no": ""}.items():

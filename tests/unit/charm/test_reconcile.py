@@ -428,7 +428,6 @@ def test_a_second_installation_that_selects_the_same_namespaces_is_named(
 
 
 def test_a_quiet_event_of_the_leader_is_few_requests(unit: Unit) -> None:
-    unit.run()
     unit.api.calls.clear()
     unit.run()
     assert len(unit.api.calls) <= 25

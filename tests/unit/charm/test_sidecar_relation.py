@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -59,6 +60,17 @@ def told(unit: Unit, relation: testing.Relation = TENSORBOARD) -> Mesh | None:
     return Mesh.from_databag(unit.state.get_relation(relation.id).local_app_data)
 
 
+# What `state_of` is for the charm of the application.
+LIVE = Mesh(
+    live=True,
+    reason="istio-sidecar-injector injects",
+    root_namespace="istio-system",
+    revision="default",
+    meshed=False,
+    meshed_reason="tensorboard-0 has no sidecar",
+)
+
+
 def named(unit: Unit) -> list[str]:
     """The applications that the workload knows of."""
     return unit.files["applications"].splitlines()[1:]
@@ -108,14 +120,7 @@ def test_each_charm_reads_what_the_workload_knows_of_its_application(unit: Unit)
 
     assert unit.relate(TENSORBOARD, GRAFANA) == active(f"; not injected: cos/grafana: {disabled}")
 
-    assert told(unit) == Mesh(
-        live=True,
-        reason="istio-sidecar-injector injects",
-        root_namespace="istio-system",
-        revision="default",
-        meshed=False,
-        meshed_reason="tensorboard-0 has no sidecar",
-    )
+    assert told(unit) == LIVE
     assert told(unit, GRAFANA) == Mesh(live=False, reason=disabled, meshed_reason="not live")
 
 
@@ -250,11 +255,10 @@ def test_nothing_is_live_before_the_first_report_and_a_restart_changes_nothing(
     vars(unit.process).update(known)
     unit.process.applications = [state_of("tensorboard")]
     unit.run()
-    live = told(unit)
     vars(unit.process).update(UNKNOWING[says])
     unit.run()
 
-    assert told(unit) == live != UNKNOWN
+    assert told(unit) == LIVE
 
 
 def test_an_injector_that_cannot_be_probed_is_not_live(unit: Unit) -> None:
@@ -263,9 +267,7 @@ def test_an_injector_that_cannot_be_probed_is_not_live(unit: Unit) -> None:
 
     unit.relate(TENSORBOARD)
 
-    mesh = told(unit)
-    assert mesh
-    assert (mesh.live, mesh.reason) == (False, why)
+    assert told(unit) == dataclasses.replace(LIVE, live=False, reason=why)
 
 
 def test_the_report_of_a_workload_that_failed_does_not_count(unit: Unit) -> None:
@@ -295,6 +297,4 @@ def test_the_relation_is_answered_whatever_fails(failure: str, broken: str, unit
     setattr(unit.api, failure, {broken})
     unit.run()
 
-    mesh = told(unit)
-    assert mesh
-    assert (mesh.live, mesh.reason) == (False, gone["live-reason"])
+    assert told(unit) == dataclasses.replace(LIVE, live=False, reason=gone["live-reason"])

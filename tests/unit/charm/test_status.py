@@ -44,16 +44,6 @@ def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
     assert unit.configure(**{option: value}) == testing.BlockedStatus(message + RUNS)
 
 
-def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:
-    objects, files, plan = dict(unit.api.objects), unit.files, unit.container.plan
-
-    unit.configure(pod_selector="=")
-
-    assert unit.api.objects == objects
-    assert unit.files == files
-    assert unit.container.plan == plan
-
-
 def note(unit: Unit, **options: Any) -> None:
     """Have noted other options as the last good ones, as another revision did."""
     changed = {name.replace("_", "-"): value for name, value in options.items()}
@@ -72,7 +62,7 @@ def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) ->
     assert unit.files["config.yaml"] == files["config.yaml"]
     active = pebble.ServiceStatus.ACTIVE
     assert unit.container.service_statuses[workload.SERVICE] is active
-    assert unit.api.objects.keys() == objects.keys()
+    assert unit.api.objects == objects
     why = 'quit: "of": expected enabled, dry-run or disabled'
     assert unit.run() == testing.BlockedStatus(why + RUNS)
 
