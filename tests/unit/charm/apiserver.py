@@ -83,6 +83,11 @@ class ApiServer:
         (one,) = (o for o in found if o["metadata"]["name"].endswith(end))
         return one
 
+    @property
+    def webhooks(self) -> list[dict[str, Any]]:
+        """Those of the only MutatingWebhookConfiguration."""
+        return self.one("MutatingWebhookConfiguration")["webhooks"]
+
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         path, body = request.url.path, json.loads(request.content or b"{}")
         self.calls.append(f"{request.method} {path}")

@@ -62,8 +62,14 @@ def active(more: str = "") -> testing.ActiveStatus:
 
 def injector(state: str = "live", why: str = "it injects", name: str = "istio-sidecar-injector"):
     """One of the injectors in /status."""
-    known = {"configuration": name, "state": state, "why": why, "since": SINCE}
-    return {**known, "revision": "default", "native": "native"}
+    return {
+        "configuration": name,
+        "state": state,
+        "why": why,
+        "since": SINCE,
+        "revision": "default",
+        "native": "native",
+    }
 
 
 TROUBLED = {"uid": "1", "reason": "404"}

@@ -73,7 +73,6 @@ def failure(action: Callable[..., object], *args: Any, **answer: Any) -> str:
 
 def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit) -> None:
     """A tenant cannot add lines."""
-    status = unit.state.unit_status
     nothing = {"total": 0, "unknown": 0, "next": "", "pods": "", "json": "[]"}
     assert unit.act("list-unmeshed") == nothing
     unit.process.pods = [POD, replace(POD, name="bare", owner="", reason="a\nteam-b/forged: b")]
@@ -95,7 +94,6 @@ def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit)
         "since": "2026-11-21T19:40:12.500000Z",
         "owner": "StatefulSet/web",
     }
-    assert unit.state.unit_status == status
 
 
 def named_by_a_tenant(number: int) -> Found:
@@ -297,24 +295,23 @@ def test_a_check_leaves_time_where_the_api_server_hangs(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answers", "answer", "why"),
     [
-        {"return_code": 2, "stderr": "usage: ...\nistio-aux: error: invalid choice: 'check'"},
-        {"return_code": 0},
+        (True, {"return_code": 2, "stderr": "usage: ...\nerror: no 'check'"}, "error: no 'check'"),
+        (True, {"return_code": 0}, "no answer"),
+        (False, {}, "container istio-aux: "),
     ],
+    ids=["it does not know how", "it says nothing", "Pebble does not answer"],
 )
-def test_a_workload_that_checks_nothing_is_unknown(unit: Unit, answer: dict[str, Any]) -> None:
+def test_a_workload_that_checks_nothing_is_unknown(
+    answers: bool, answer: dict[str, Any], why: str, unit: Unit
+) -> None:
+    unit.change_container(can_connect=answers)
+
     found = run_check(unit, **answer)
 
     assert found["works"] == "false"
-    assert "unknown: workload: IA0301: it checked nothing" in found["findings"]
-
-
-def test_a_check_answers_while_pebble_does_not(unit: Unit) -> None:
-    unit.change_container(can_connect=False)
-
-    said = run_check(unit)["findings"]
-    assert "unknown: workload: IA0301: it checked nothing: container istio-aux: " in said
+    assert f"unknown: workload: IA0301: it checked nothing: {why}" in found["findings"]
 
 
 PLAIN = {"namespace": "team", "name": "web-0", "outcome": "restarted", "reason": "no sidecar"}
@@ -465,6 +462,6 @@ def test_an_action_that_cannot_be_done_says_why_and_writes_nothing(
 def test_an_action_of_a_workload_without_settings_says_where_to_look(unit: Unit) -> None:
     (unit.etc / "config.yaml").unlink()
 
-    said = failure(explain, unit, stdout="well")
-
-    assert said == "the workload has no settings yet: `juju status` says what it waits for"
+    assert failure(explain, unit, stdout="well") == (
+        "the workload has no settings yet: `juju status` says what it waits for"
+    )

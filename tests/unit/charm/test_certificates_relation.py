@@ -244,14 +244,12 @@ def test_before_a_certificate_ends_that_nobody_renewed_the_own_authority_takes_o
     assert served(asking).issuer == kept(asking).certificate
 
 
-def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
+def test_a_unit_whose_pod_was_replaced_serves_the_same_certificate_again(
     provided: Unit,
 ) -> None:
     before = served(provided)
-    for file in (provided.etc / "tls").iterdir():
-        file.unlink()
 
-    provided.run()
+    provided.replace()
 
     assert served(provided) == before
 

@@ -96,20 +96,19 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.sentence) for row in ROWS])
-def test_istios_label_is_set_on_a_namespace(row: Row, unit: Unit) -> None:
+def test_istios_label_is_set_on_a_namespace(row: Row, teams: Unit) -> None:
     """And what keeps one from it is in the status; no other label changes, and none is created."""
-    unit.api.add_namespace("team-a", **row.theirs)
-    unit.api.add_namespace("team-b")
-    unit.configure(inject_namespaces=row.before)
-    vars(unit.process).update(row.process)
+    teams.api.add_namespace("team-a", **row.theirs)
+    teams.configure(inject_namespaces=row.before)
+    vars(teams.process).update(row.process)
 
     changed = {"inject-namespaces": row.option}
-    status = unit.run(unit.on.config_changed(), config=changed, leader=row.leader)
+    status = teams.run(teams.on.config_changed(), config=changed, leader=row.leader)
 
     assert fnmatchcase(status.message, row.status), status
-    assert labels(unit.api, "team-a") == row.team_a
-    assert labels(unit.api, "team-b") == row.team_b
-    assert "/api/v1/namespaces/gone" not in unit.api.objects
+    assert labels(teams.api, "team-a") == row.team_a
+    assert labels(teams.api, "team-b") == row.team_b
+    assert "/api/v1/namespaces/gone" not in teams.api.objects
 
 
 def test_a_label_that_is_there_is_not_set_again(teams: Unit) -> None:
@@ -137,17 +136,16 @@ def test_the_last_unit_removes_its_labels_and_leaves_the_namespaces(teams: Unit)
 
 @pytest.mark.parametrize("code", [400, 403, 500])
 def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_status(
-    code: int, unit: Unit
+    code: int, teams: Unit
 ) -> None:
-    for name in ("team-a", "team-b", "team-c"):
-        unit.api.add_namespace(name)
-    unit.configure(inject_namespaces="team-b")
+    teams.api.add_namespace("team-c")
+    teams.configure(inject_namespaces="team-b")
     failed = 'failed calling webhook "rules.example"'
     for name in ("team-a", "team-b"):
-        unit.api.answers[f"patch namespaces {name}"] = refusal(code, failed)
+        teams.api.answers[f"patch namespaces {name}"] = refusal(code, failed)
 
     failed = SERVER + failed
-    assert unit.configure(inject_namespaces="team-a,team-c") == active(
+    assert teams.configure(inject_namespaces="team-a,team-c") == active(
         f"; inject-namespaces: team-a: {failed}, team-b: label not removed: {failed}"
     )
-    assert labels(unit.api, "team-c") == OURS
+    assert labels(teams.api, "team-c") == OURS

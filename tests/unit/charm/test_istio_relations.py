@@ -54,7 +54,6 @@ WHEN = "since 2026-11-21 19:40Z"
 NO_ENDPOINT = injector("no-endpoint", "Service istiod has no ready endpoint")
 ABSENT = injector("absent", "there is no webhook configuration of Istio's injector", name="")
 DEACTIVATED = injector("deactivated", "no webhook is called", name="istio-old")
-OLD = injector("no-ca-bundle", "no caBundle", name="istio-old")
 TROUBLE = f"istio-sidecar-injector: Service istiod has no ready endpoint, {WHEN}"
 NONE = "no pod of the selected namespaces has a sidecar"
 GONE = f"{NONE}: this application may go"
@@ -72,7 +71,8 @@ GONE = f"{NONE}: this application may go"
             f"Istio: there is no webhook configuration of Istio's injector, {WHEN}; {GONE}",
         ),
         (
-            SILENT, [injector(), OLD], True, False,
+            SILENT, [injector(), injector("no-ca-bundle", "no caBundle", name="istio-old")], True,
+            False,
             (
                 "istio-metadata: the root namespace is not set yet;"
                 f" istio-sidecar-injector live {WHEN}, istio-old: no caBundle, {WHEN}"

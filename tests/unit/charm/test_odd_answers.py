@@ -51,9 +51,8 @@ def leave_policy(unit: Unit) -> None:
     """An earlier revision of the charm has left a policy."""
     path = next(path for path in unit.api.objects if "/validatingadmissionpolicies/" in path)
     policy = unit.api.objects[path]
-    name = f"{policy['metadata']['name']}-old"
-    left = {**policy, "metadata": {**policy["metadata"], "name": name}}
-    unit.api.objects[f"{path.rpartition('/')[0]}/{name}"] = left
+    old = {"name": f"{policy['metadata']['name']}-old"}
+    unit.api.objects[f"{path}-old"] = {**policy, "metadata": policy["metadata"] | old}
 
 
 # A request of each kind that an event makes, and what makes the event do it.

@@ -369,9 +369,7 @@ def test_what_another_installation_has_is_never_overwritten(
     taken["metadata"]["labels"] |= OTHERS[other]
     stored = copy.deepcopy(unit.api.objects)
 
-    status = unit.run()
-
-    assert status == testing.BlockedStatus(
+    assert unit.run() == blocked(
         f"istio-aux-kubeflow.istio-aux belongs to the {other}: remove that, or this application"
         " istio-aux in kubeflow"
     )

@@ -118,13 +118,11 @@ def goal(unit: Unit) -> tuple[Any, ...]:
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_event_alone_reaches_the_goal_once(event: str, new_unit: Unit) -> None:
     """From nothing; neither the same event nor config-changed finds anything to do afterwards."""
-    unit = new_unit
+    new_unit.run(EVENTS[event](new_unit))
 
-    unit.run(EVENTS[event](unit))
-
-    assert isinstance(unit.state.unit_status, testing.ActiveStatus)
-    assert set(unit.api.kinds()) >= {*STANDING, "MutatingWebhookConfiguration"}
-    assert set(unit.files) == {
+    assert isinstance(new_unit.state.unit_status, testing.ActiveStatus)
+    assert set(new_unit.api.kinds()) >= {*STANDING, "MutatingWebhookConfiguration"}
+    assert set(new_unit.files) == {
         "applications",
         "config.yaml",
         "kubeconfig",
@@ -132,15 +130,15 @@ def test_an_event_alone_reaches_the_goal_once(event: str, new_unit: Unit) -> Non
         "tls/tls.key",
         "token",
     }
-    assert unit.container.service_statuses["istio-aux"] is pebble.ServiceStatus.ACTIVE
-    assert unit.state.workload_version == "1.2.3"
-    reached = goal(unit)
-    unit.api.calls.clear()
-    unit.run(EVENTS[event](unit))
-    assert goal(unit) == reached
-    assert not [call for call in unit.api.writes if not call.startswith("PATCH")]
-    unit.run(unit.on.config_changed())
-    assert goal(unit) == reached
+    assert new_unit.container.service_statuses["istio-aux"] is pebble.ServiceStatus.ACTIVE
+    assert new_unit.state.workload_version == "1.2.3"
+    reached = goal(new_unit)
+    new_unit.api.calls.clear()
+    new_unit.run(EVENTS[event](new_unit))
+    assert goal(new_unit) == reached
+    assert not [call for call in new_unit.api.writes if not call.startswith("PATCH")]
+    new_unit.run(new_unit.on.config_changed())
+    assert goal(new_unit) == reached
 
 
 def brought(unit: Unit) -> dict[str, Any]:

@@ -78,8 +78,7 @@ def named(unit: Unit) -> list[str]:
 
 def injected(unit: Unit) -> set[str]:
     """The models with a webhook that asks for sidecars."""
-    webhooks = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
-    names = (webhook["name"] for webhook in webhooks)
+    names = (webhook["name"] for webhook in unit.api.webhooks)
     return {name.partition(".")[0] for name in names if name.endswith(".inject.istio-aux.io")}
 
 
