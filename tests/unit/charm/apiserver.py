@@ -187,8 +187,7 @@ class ApiServer:
     def add_namespace(self, name: str, **labels: str) -> None:
         """Have a namespace whose labels somebody else has set."""
         metadata = {"name": name, "uid": f"uid-of-{name}", "labels": labels, "annotations": {}}
-        namespace = {"kind": "Namespace", "metadata": metadata}
-        self.objects[f"/api/v1/namespaces/{name}"] = namespace
+        self.objects[f"/api/v1/namespaces/{name}"] = {"kind": "Namespace", "metadata": metadata}
 
     def add_pod(self, name: str, address: str) -> None:
         """Have a pod in the model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,15 @@ TEXTS = {
 }
 
 ROCK = yaml.safe_load((ROOT / "workload/rockcraft.yaml").read_text())
+
+
+def recorded(name: str) -> dict[str, str]:
+    """A databag of a relation with Istio; `tests/data/relations/README.md` says how it came."""
+    return json.loads((ROOT / f"tests/data/relations/{name}.json").read_text())
+
+
+PILOT = testing.Relation("istio-pilot", remote_app_data=recorded("istio-pilot"))
+METADATA = testing.Relation("istio-metadata", remote_app_data=recorded("istio-metadata"))
 # What Pebble has when a container starts.
 STARTED: dict[str, Any] = {
     "layers": {"rock": pebble.Layer({"services": ROCK["services"], "checks": ROCK["checks"]})},
@@ -138,10 +148,15 @@ class Workload:
             raise httpx2.ConnectError("no route to host")
         query = url.params
         states = query.get_list("state")
-        seen = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
-        pods = sorted(seen, key=place)
+        seen = (pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None))
         limit, holders = int(query["limit"]), run_now(group(self.held if leads else []))
-        found = page(pods, after=query["after"], limit=limit, leader=leads, holders=holders)
+        found = page(
+            sorted(seen, key=place),
+            after=query["after"],
+            limit=limit,
+            leader=leads,
+            holders=holders,
+        )
         return httpx2.Response(200, content=msgspec.json.encode(found))
 
     def _fingerprint(self) -> str:
@@ -197,10 +212,10 @@ class Unit:
         self.process.running = "config.yaml" in self.files
         return status
 
-    def relate(self, *relations: testing.Relation) -> Any:
-        """Add relations and emit relation-changed for the first."""
+    def relate(self, *relations: testing.Relation, **changes: Any) -> Any:
+        """Add relations, change the rest of the state, emit relation-changed for the first."""
         every = {*self.state.relations, *relations}
-        return self.run(self.on.relation_changed(relations[0]), relations=every)
+        return self.run(self.on.relation_changed(relations[0]), relations=every, **changes)
 
     def leave(self, relation: testing.Relation) -> Any:
         """Emit relation-broken; then the relation is gone."""
@@ -238,14 +253,16 @@ class Unit:
     @property
     def wakes(self) -> bool:
         """Whether Pebble wakes the charm again after a while."""
-        status = self.container.service_statuses.get(workload.WAKE)
-        return status is pebble.ServiceStatus.ACTIVE
+        return self.container.service_statuses.get(workload.WAKE) is pebble.ServiceStatus.ACTIVE
 
     @property
     def files(self) -> dict[str, str]:
         """Name and content of the files in the workload's /etc/istio-aux."""
-        found = (path for path in self.etc.rglob("*") if path.is_file())
-        return {str(path.relative_to(self.etc)): path.read_text() for path in found}
+        return {
+            str(path.relative_to(self.etc)): path.read_text()
+            for path in self.etc.rglob("*")
+            if path.is_file()
+        }
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from unit.rules.pods import held
 import actions
 import workload
 
-from .conftest import SINCE, Unit
+from .conftest import METADATA, PILOT, SINCE, Unit
 
 CREATED = datetime.fromisoformat(SINCE)
 POD = Found(
@@ -203,13 +203,6 @@ FAR = {
     "check": "network", "result": "problem", "what": "no answer", "do": "open port 8443",
     "code": "IA0310",
 }  # fmt: skip
-
-
-PILOT = testing.Relation(
-    "istio-pilot",
-    remote_app_data={"_supported_versions": "- v1\n", "data": "service-name: istiod.kubeflow.svc"},
-)
-METADATA = testing.Relation("istio-metadata", remote_app_data={"root_namespace": "istio-system"})
 
 
 def run_check(unit: Unit, *found: dict[str, str], **answer: Any) -> dict[str, Any]:

@@ -170,12 +170,11 @@ def of_another_key() -> str:
     return certificates.parse_bundle(certificates.issue(other, NAMES).chain)[0]
 
 
-REFUSED = "the certificate of pki is refused: "
 # What the provider issues, or what it changes in an entry of its databag, or all of the databag.
 UNUSABLE: dict[
     str, tuple[dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]] | str, str]
 ] = {
-    "another name": ({"names": ["istio-aux"]}, REFUSED),
+    "another name": ({"names": ["istio-aux"]}, "the certificate of pki is refused: "),
     "revoked": (lambda _: {"revoked": True}, "pki has revoked the certificate"),
     "an issuer that is no PEM": (lambda _: {"ca": "no PEM"}, "cannot be read"),
     "an issuer that is no authority": (
@@ -217,11 +216,9 @@ def test_what_cannot_be_used_changes_nothing_but_the_status(
 def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
     error = {"code": 102, "name": "DOMAIN_NOT_ALLOWED", "message": "no .svc\nhere"}
 
-    status = write(
-        asking, {"request_errors": json.dumps([{"csr": requested(asking), "error": error}])}
-    )
+    denied = json.dumps([{"csr": requested(asking), "error": error}])
 
-    assert status == active(
+    assert write(asking, {"request_errors": denied}) == active(
         r'; certificates: pki denies the certificate: "DOMAIN_NOT_ALLOWED: no .svc\nhere"'
     )
 
@@ -230,12 +227,12 @@ def test_before_a_certificate_ends_that_nobody_renewed_the_own_authority_takes_o
     asking: Unit, provider: Provider
 ) -> None:
     request = requested(asking)
-    short = provider.issue(request, life=timedelta(days=100), age=timedelta(days=94))
-    write(asking, pki.databag(short))
+    life = timedelta(days=100)
+    write(asking, pki.databag(provider.issue(request, life=life, age=timedelta(days=94))))
     settle(asking)
     assert served(asking).issuer == provider.ca
 
-    late = provider.issue(request, life=timedelta(days=100), age=timedelta(days=96))
+    late = provider.issue(request, life=life, age=timedelta(days=96))
     leaf = Leaf(f"{late['certificate']}\n{late['ca']}\n", served(asking).private_key)
     (asking.etc / "tls" / "tls.crt").write_text(leaf.chain)
     write(asking, pki.databag(late))

@@ -89,11 +89,10 @@ def test_each_alert_is_about_this_application_alone(unit: Unit) -> None:
 
 
 def test_every_unit_is_scraped_and_only_the_leader_speaks_for_all(unit: Unit) -> None:
-    every = {*unit.state.relations, METRICS, DASHBOARD, loki({0: URL})}
-    unit.run(unit.on.relation_changed(METRICS), relations=every, leader=False)
+    unit.relate(METRICS, DASHBOARD, loki({0: URL}), leader=False)
 
-    relations = [*unit.state.get_relations("metrics-endpoint")]
-    assert [r.local_unit_data["prometheus_scrape_unit_name"] for r in relations] == ["istio-aux/0"]
+    scraped = unit.state.get_relation(METRICS.id).local_unit_data
+    assert scraped["prometheus_scrape_unit_name"] == "istio-aux/0"
     others = [one for one in unit.state.relations if one.endpoint != "peers"]
     assert [one.local_app_data for one in others] == [{}, {}, {}]
     assert logs_to(unit) == {"loki/0": URL}
@@ -189,8 +188,7 @@ def test_traces_go_where_tempo_says(unit: Unit, monkeypatch: pytest.MonkeyPatch)
     """The charm keeps the library's object: Python forgets one that nobody keeps."""
     sent_to: list[str] = []
     monkeypatch.setattr(ops.tracing, "set_destination", lambda url, **_: sent_to.append(url))
-    protocol = {"name": "otlp_http", "type": "http"}
-    receivers = json.dumps([{"protocol": protocol, "url": "http://tempo:4318"}])
+    receivers = '[{"protocol": {"name": "otlp_http", "type": "http"}, "url": "http://tempo:4318"}]'
 
     unit.relate(testing.Relation("charm-tracing", remote_app_data={"receivers": receivers}))
 

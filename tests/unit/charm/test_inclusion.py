@@ -75,8 +75,10 @@ def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
 
 def test_every_endpoint_is_tried_on_a_real_juju() -> None:
     tests = "".join(path.read_text() for path in (ROOT / "tests/integration").glob("*.py"))
-    tried = set(re.findall(r"\{APP\}:([a-z-]+)", tests))
-    assert tried == {*METADATA["requires"], *METADATA["provides"]}
+    assert {*re.findall(r"\{APP\}:([a-z-]+)", tests)} == {
+        *METADATA["requires"],
+        *METADATA["provides"],
+    }
 
 
 def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:

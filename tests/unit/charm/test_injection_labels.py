@@ -102,8 +102,9 @@ def test_istios_label_is_set_on_a_namespace(row: Row, teams: Unit) -> None:
     teams.configure(inject_namespaces=row.before)
     vars(teams.process).update(row.process)
 
-    changed = {"inject-namespaces": row.option}
-    status = teams.run(teams.on.config_changed(), config=changed, leader=row.leader)
+    status = teams.run(
+        teams.on.config_changed(), config={"inject-namespaces": row.option}, leader=row.leader
+    )
 
     assert fnmatchcase(status.message, row.status), status
     assert labels(teams.api, "team-a") == row.team_a

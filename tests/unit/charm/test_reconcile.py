@@ -408,9 +408,8 @@ def test_a_second_installation_that_selects_the_same_namespaces_is_named(
     theirs: Any, said: str, unit: Unit
 ) -> None:
     """Both would tell the same proxies to exit."""
-    selected = {"io.datastrophic/istio-aux": "enabled"}
     for name, labels in (("team-a", {"team": "a"}), ("team-b", {})):
-        unit.api.add_namespace(name, **selected, **labels)
+        unit.api.add_namespace(name, **{"io.datastrophic/istio-aux": "enabled"}, **labels)
     (path,) = (path for path in unit.api.objects if "mutatingwebhookconfigurations" in path)
     about = {
         "uid": "o",

@@ -60,10 +60,9 @@ def test_the_lease_of_the_workload_goes_and_objects_of_another_application_stay(
 def test_a_unit_that_goes_while_others_stay_deletes_nothing(event: str, unit: Unit) -> None:
     objects = dict(unit.api.objects)
 
-    status = unit.remove(event, planned_units=1)
+    assert unit.remove(event, planned_units=1) == testing.WaitingStatus("the unit is being removed")
 
     assert unit.api.objects == objects
-    assert status == testing.WaitingStatus("the unit is being removed")
 
 
 @pytest.mark.parametrize("code", [401, 403, 404])
@@ -89,10 +88,9 @@ def test_objects_that_are_left_without_rights_are_said_with_the_page_that_delete
 ) -> None:
     take_rights(unit)
 
-    said = unit.remove()
-
     page = "see docs/how-to/clean-up-by-hand.md"
-    assert said == testing.BlockedStatus(
+
+    assert unit.remove() == testing.BlockedStatus(
         f"the unit is being removed; left in the cluster: {GONE} and 9 more: {page}"
     )
     (line,) = [log for log in unit.ctx.juju_log if log.level == "ERROR"]
@@ -126,9 +124,14 @@ def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Un
     """The garbage collector deletes them when nobody runs the charm's last hook."""
     unit.configure(race_policy="restart")
 
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "name": "kubeflow", "uid": MODEL_UID}
-    # Blocking: a foreground deletion of the namespace waits for them.
-    owner = {**namespace, "blockOwnerDeletion": True}
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "name": "kubeflow",
+        "uid": MODEL_UID,
+        # A foreground deletion of the namespace waits for them.
+        "blockOwnerDeletion": True,
+    }
     owners = {path: o["metadata"].get("ownerReferences") for path, o in unit.api.objects.items()}
     inside = {path for path in owners if "/namespaces/" in path}
     assert len(owners) > len(inside) > 1

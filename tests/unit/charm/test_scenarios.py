@@ -14,9 +14,9 @@ from lab.pki import Provider
 from ops import pebble, testing
 from scenario import mocking
 
-from .conftest import STARTED, Unit, active
+from .conftest import METADATA, PILOT, STARTED, Unit, active
 from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
-from .test_istio_relations import MESH, METADATA, PILOT, SAID, policies
+from .test_istio_relations import MESH, SAID, policies
 from .test_reconcile import STANDING
 from .test_sidecar_relation import TENSORBOARD, named
 

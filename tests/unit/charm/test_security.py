@@ -102,16 +102,6 @@ def granted(objects: list[dict[str, Any]]) -> set[Right]:
     }
 
 
-def messages(objects: list[dict[str, Any]]) -> set[str]:
-    """What the policies say to whom they refuse something."""
-    return {
-        validation["message"]
-        for found in objects
-        if found["kind"] == "ValidatingAdmissionPolicy"
-        for validation in found["spec"]["validations"]
-    }
-
-
 @pytest.mark.parametrize("mode", CHOICES["quit"])
 def test_the_table_has_the_rights_of_every_combination_of_options_and_no_other(mode: str) -> None:
     for options in COMBINATIONS:
@@ -129,7 +119,12 @@ def test_every_row_of_the_table_is_about_rights_that_some_options_grant() -> Non
 
 
 def test_what_the_table_says_of_the_policies_is_what_they_say() -> None:
-    said = messages(rendered({"race-policy": "restart"}))
+    said = {
+        validation["message"]
+        for found in rendered({"race-policy": "restart"})
+        if found["kind"] == "ValidatingAdmissionPolicy"
+        for validation in found["spec"]["validations"]
+    }
     in_table = {message for row in table() for message in row.narrowed}
 
     assert in_table <= said

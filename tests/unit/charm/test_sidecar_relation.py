@@ -44,15 +44,17 @@ def cos(unit: Unit) -> None:
 
 def state_of(name: str, model: str = "kubeflow", **more: Any) -> dict[str, Any]:
     """What the workload reports of an application."""
-    said = {
+    return {
+        "namespace": model,
+        "name": name,
         "live": True,
         "live-reason": "istio-sidecar-injector injects",
         "revision": "default",
         "root-namespace": "istio-system",
         "meshed": False,
         "meshed-reason": f"{name}-0 has no sidecar",
+        **more,
     }
-    return {"namespace": model, "name": name, **said, **more}
 
 
 def told(unit: Unit, relation: testing.Relation = TENSORBOARD) -> Mesh | None:
@@ -101,9 +103,8 @@ def test_an_application_gets_its_sidecar_until_it_leaves(unit: Unit) -> None:
 
 def test_every_unit_configures_its_workload_and_only_the_leader_answers(unit: Unit) -> None:
     unit.process.applications = [state_of("tensorboard")]
-    every = {*unit.state.relations, TENSORBOARD}
 
-    unit.run(unit.on.relation_changed(TENSORBOARD), relations=every, leader=False)
+    unit.relate(TENSORBOARD, leader=False)
 
     assert named(unit) == ["kubeflow/tensorboard"]
     assert told(unit) is None
@@ -162,11 +163,8 @@ def test_a_refused_request_is_answered_with_the_reason(
     unit.api.add_namespace("victim", **{ID: "of-somebody-else"})
     unit.api.add_namespace("nobodys")
     unit.api.add_namespace("kube-system", **{ID: "of-the-system"})
-    every = {*unit.state.relations, relation}
 
-    status = unit.run(unit.on.relation_changed(relation), relations=every, leader=leader)
-
-    assert status == active(f"; not granted: {refusal}")
+    assert unit.relate(relation, leader=leader) == active(f"; not granted: {refusal}")
     assert told(unit, relation) == (Mesh(live=False, reason=refusal) if leader else None)
     assert named(unit) == []
     assert injected(unit) == set()

@@ -21,7 +21,6 @@ from .conftest import SINCE, WELL, Unit, injector
 LAST_GOOD = "last-good-options"
 RUNS = "; the last good configuration runs"
 OURS = "io.datastrophic/istio-aux=enabled"
-HOW = "native, ignore, quit or PORT/PATH after ="
 FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
 
 
@@ -29,7 +28,10 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
     ("option", "value", "message"),
     [
         ("quit-grace", -1, "quit-grace: -1: expected seconds, as a number of 0 or more"),
-        ("sidecars", "daprd=kill", f'sidecars: "daprd=kill": expected {HOW}'),
+        (
+            "sidecars", "daprd=kill",
+            'sidecars: "daprd=kill": expected native, ignore, quit or PORT/PATH after =',
+        ),
         ("pod-selector", "=", f'pod-selector: "=": expected {FORMS}, found "="'),
         (
             "inject-namespaces",
@@ -37,7 +39,7 @@ FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)
             'inject-namespaces: "kube-system": expected namespaces that Istio does not ignore',
         ),
     ],
-)
+)  # fmt: skip
 def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
     option: str, value: str | int, message: str, unit: Unit
 ) -> None:
@@ -54,17 +56,16 @@ def note(unit: Unit, **options: Any) -> None:
 def test_a_new_pod_runs_the_last_good_configuration(leader: bool, unit: Unit) -> None:
     unit.configure(race_policy="restart", pod_selector="team")
     files, objects = unit.files, dict(unit.api.objects)
-    bad = {"quit": "of", "race-policy": "none"}
 
-    unit.replace(config=bad, leader=leader)
+    unit.replace(config={"quit": "of", "race-policy": "none"}, leader=leader)
 
     assert unit.files.keys() == files.keys()
     assert unit.files["config.yaml"] == files["config.yaml"]
-    active = pebble.ServiceStatus.ACTIVE
-    assert unit.container.service_statuses[workload.SERVICE] is active
+    assert unit.container.service_statuses[workload.SERVICE] is pebble.ServiceStatus.ACTIVE
     assert unit.api.objects == objects
-    why = 'quit: "of": expected enabled, dry-run or disabled'
-    assert unit.run() == testing.BlockedStatus(why + RUNS)
+    assert unit.run() == testing.BlockedStatus(
+        'quit: "of": expected enabled, dry-run or disabled' + RUNS
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,9 +92,9 @@ def test_a_refresh_that_no_longer_knows_what_is_set_runs_the_last_good_configura
     note(unit, **noted)
     before = unit.settings
 
-    status = unit.replace(unit.on.upgrade_charm(), config={"start-mode": "turbo"})
+    unit.replace(unit.on.upgrade_charm(), config={"start-mode": "turbo"})
 
-    assert isinstance(status, testing.BlockedStatus)
+    assert isinstance(unit.state.unit_status, testing.BlockedStatus)
     assert unit.settings == before | runs
 
 

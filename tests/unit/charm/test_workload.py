@@ -201,9 +201,7 @@ def test_a_service_that_does_not_start_says_which_one_and_why(text: str, said: s
          "err": text, "spawn-time": "2026-11-21T08:16:30Z"}
     )  # fmt: skip
 
-    problem = trouble(pebble.ChangeError(text, change))
-
-    assert str(problem) == said
+    assert str(trouble(pebble.ChangeError(text, change))) == said
 
 
 def test_an_option_that_juju_does_not_give_is_named_and_the_last_good_ones_run(
