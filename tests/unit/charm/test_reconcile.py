@@ -209,6 +209,10 @@ ROWS = [
         new=True, api={"unknown": {"peerauthentications", "authorizationpolicies"}},
     ),
     Row(
+        "Istio is gone with its kinds", active(),
+        api={"unknown": {"peerauthentications", "authorizationpolicies"}},
+    ),
+    Row(
         "istiod was never there to accept an object", active(NOT_APPLIED), but(AUTHENTICATION),
         new=True, api=ISTIOD_AWAY,
     ),
