@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from istio_aux.model.kubelet import Kubelet
@@ -15,6 +15,7 @@ from istio_aux.quit.facts import PodFacts
 from unit.rules.pods import RUNNING, State, exited, job
 
 POLICY = QuitPolicy()
+Kind = TypeVar("Kind", bound=rules.Decision)
 
 
 class Row(NamedTuple):
@@ -52,10 +53,16 @@ def decide(
     return found
 
 
+def decided(kind: type[Kind], pod: Pod, policy: QuitPolicy = POLICY, **more: Any) -> Kind:
+    """The decision on a pod, which is one of this kind; see `decide` for what else it rests on."""
+    found = decide(pod, policy, **more)
+    assert isinstance(found, kind), found
+    return found
+
+
 def met(row: Row, action: type[rules.Action]) -> None:
     """Decide on the pod of a row: action, reason and blockers are as it says."""
-    decision = decide(row.pod, row.policy)
-    assert isinstance(decision, action), decision
+    decision = decided(action, row.pod, row.policy)
     assert row.because in decision.reason
     assert row.by in {None, blockers(decision)}
 

@@ -14,7 +14,7 @@ from istio_aux.model.owners import KINDS, Job, PodFailurePolicy, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
 from unit.rules.pods import RUNNING, State, exited, job, judged, moment, statuses
-from unit.rules.table import decide
+from unit.rules.table import decide, decided
 
 OWNER = ("batch/v1", "Job")
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": exited(1, "Error")}
@@ -185,8 +185,7 @@ def test_a_payload_that_ends_its_classic_proxy_itself_has_lost_none(
     main: State, code: int, details: dict[str, Any], action: type[Action]
 ) -> None:
     """istio#45627 is the other kind: no network from the start."""
-    decision = decide(job({"main": main, "istio-proxy": exited(code)}, details=details))
-    assert isinstance(decision, action), decision
+    decision = decided(action, job({"main": main, "istio-proxy": exited(code)}, details=details))
     said = 'the payload ends the proxy itself: quitquitquit in container "main"; not finished: main'
     assert (said in decision.reason, decision.code == "IA0103") == (
         (True, False) if action is Ignore else (False, True)

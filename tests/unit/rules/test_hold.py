@@ -28,7 +28,7 @@ from unit.rules.pods import (
     statuses,
     waiting,
 )
-from unit.rules.table import blockers, decide, row
+from unit.rules.table import blockers, decided, row
 
 NEW = waiting("PodInitializing")
 SET_UP: dict[str, State] = {"istio-init": exited(0, at="2026-11-21T08:16:29Z")}
@@ -82,8 +82,7 @@ def test_how_long_a_hook_waits_is_known_of_those_that_istio_and_we_write(
 
 
 def test_a_payload_that_is_held_says_since_when_and_until_when_at_most() -> None:
-    decision = decide(held())
-    assert isinstance(decision, Wait)
+    decision = decided(Wait, held())
     assert (blockers(decision), decision.stage, decision.code) == (
         ("istio-proxy",),
         "held",
@@ -121,8 +120,7 @@ def test_a_payload_that_is_held_for_a_moment_is_no_finding(
 )  # fmt: skip
 def test_the_proxy_of_a_deleted_pod_whose_payload_never_started_is_told_to_exit(pod: Pod) -> None:
     """kubernetes#116032: nothing else ends such a pod before its hook."""
-    decision = decide(pod)
-    assert isinstance(decision, Quit), decision
+    decision = decided(Quit, pod)
     assert (decision.target, decision.port, decision.code) == (
         "istio-proxy",
         15020,
@@ -164,9 +162,7 @@ def test_the_proxy_of_a_deleted_pod_whose_payload_never_started_is_told_to_exit(
 )  # fmt: skip
 def test_the_proxy_of_any_other_deleted_pod_is_left_alone(pod: Pod, reason: str) -> None:
     """The reason does not say that a payload needs the proxy which has never started."""
-    decision = decide(pod)
-    assert isinstance(decision, Ignore), decision
-    assert reason in decision.reason
+    assert reason in decided(Ignore, pod).reason
 
 
 LATE: State = {"running": {"startedAt": "2026-11-21T08:16:30Z"}}
@@ -192,7 +188,6 @@ def test_a_payload_that_was_started_after_its_proxy_had_ended_never_had_a_networ
     )
     body["status"]["containerStatuses"][1]["restartCount"] = restarts
 
-    decision = decide(pods.convert(body), QuitPolicy(dead_proxy=policy))
-    assert isinstance(decision, Report)
+    decision = decided(Report, pods.convert(body), QuitPolicy(dead_proxy=policy))
     assert (NEVER_MET in decision.reason) is says
     assert decision.delete is (policy is DeadProxy.DELETE)

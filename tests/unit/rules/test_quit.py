@@ -25,7 +25,7 @@ from unit.rules.pods import (
     ruled,
     waiting,
 )
-from unit.rules.table import Row, decide, done, met, pair, row, table
+from unit.rules.table import Row, decide, decided, done, met, pair, row, table
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
@@ -273,8 +273,7 @@ def test_a_pod_is_judged_by_itself_not_by_its_source(owner: tuple[str, str] | No
     kuma#2848, pipeline#4731.
     """
     left = {"sidecar.istio.io/inject": "false", "sidecar.istio.io/status": '{"containers":[]}'}
-    marked = decide(done(labels=left, annotations=left, owner=owner))
-    assert isinstance(marked, Quit)
+    marked = decided(Quit, done(labels=left, annotations=left, owner=owner))
     assert marked == decide(done(owner=("batch/v1", "Job")))
 
 

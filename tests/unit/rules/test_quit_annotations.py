@@ -27,12 +27,12 @@ from istio_aux.model.sidecars import parse
 from istio_aux.quit.attempt import Send
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.pairs import GCSFUSE_FIX
-from istio_aux.quit.rules import FINISHED, Action, Quit, Wait, Way, ways_to
+from istio_aux.quit.rules import FINISHED, Quit, Wait, Way, ways_to
 from istio_aux.start.plan import plan
 from lab.sidecar_cases import Case, container, outcome
 from unit.rules.pods import RUNNING, State, exited, job, moment, waiting
 from unit.rules.starting import patched, planned
-from unit.rules.table import POLICY, blockers, decide, done, row
+from unit.rules.table import blockers, decide, decided, done, row
 
 FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
 THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING}
@@ -47,12 +47,6 @@ def annotated(containers: dict[str, State] | None = None, **annotations: str) ->
         {**(THREE if containers is None else containers), "istio-proxy": RUNNING},
         annotations={keys[name]: value for name, value in annotations.items()},
     )
-
-
-def waiting_for(pod: Pod, policy: QuitPolicy | None = None) -> Wait:
-    decision = decide(pod, policy or QuitPolicy(), None)
-    assert isinstance(decision, Wait), decision
-    return decision
 
 
 UNNAMED = "not named by annotation istio-aux.io/quit-after"
@@ -80,8 +74,8 @@ def test_a_container_that_nobody_waits_for_holds_nothing_up(
     """kubernetes#25908."""
     given: dict[str, Any] = {key: value}
     pod, policy = annotated(**given), QuitPolicy(sidecars=parse(option))
-    decision, verdicts = decide(pod, policy), PodFacts(pod, policy).containers
-    assert isinstance(decision, Quit), decision
+    decided(Quit, pod, policy)
+    verdicts = PodFacts(pod, policy).containers
     assert (verdicts["dind"].role, verdicts["dind"].why) == ("ignored", f"running; ignored: {why}")
     assert (verdicts["main"].role, verdicts["istio-proxy"].role) == ("payload", "sidecar")
 
@@ -91,7 +85,7 @@ def test_an_annotation_that_names_nothing_says_nothing(value: str) -> None:
     """A template may leave it empty; then every container counts."""
     empty = value.strip(" ,")
     pod = annotated(quit_after=value, sidecars=value, grace=empty, quit=empty)
-    assert waiting_for(pod).reason == "not finished: dind (running)"
+    assert decided(Wait, pod).reason == "not finished: dind (running)"
 
 
 @pytest.mark.parametrize("name", ["mian", "istio-proxy", "Main", "setup", "vault-agent"])
@@ -102,7 +96,7 @@ def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
         annotations={QUIT_AFTER: f"main,{name}"},
         spec={"initContainers": [{"name": "setup"}]},
     )
-    decision = waiting_for(pod)
+    decision = decided(Wait, pod)
     assert decision.reason == (
         f'annotation istio-aux.io/quit-after: "{name}": expected containers of the pod: log, main'
     )
@@ -117,7 +111,7 @@ def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
 def test_more_names_than_are_read_keep_the_proxy(key: str, how: str, names: list[str]) -> None:
     """Nothing of the list counts: not even the names that are read."""
     value = ",".join(f"{name}{how}" for name in names)
-    decision = waiting_for(annotated(DONE, **{key: value}))
+    decision = decided(Wait, annotated(DONE, **{key: value}))
     assert "separated by commas, at most 100" in decision.reason
     assert len(decision.reason) < 300
 
@@ -145,14 +139,9 @@ def test_for_each_name_the_annotation_counts_before_the_option(
 @pytest.mark.parametrize("how", ["quit", "9000/stop", "Ignore", "off"])
 @pytest.mark.parametrize("name", ["vault-agent", "dind"])
 def test_an_author_names_no_port(name: str, how: str) -> None:
-    decision = waiting_for(annotated(DONE, sidecars=f"main=ignore,{name}={how}"))
+    decision = decided(Wait, annotated(DONE, sidecars=f"main=ignore,{name}={how}"))
     assert "expected NAME=native or NAME=ignore separated by commas" in decision.reason
     assert blockers(decision) == (f"annotation {SIDECARS}",)
-
-
-def graced(pod: Pod, policy: QuitPolicy, after: float) -> Action:
-    """The decision so many seconds after the last payload container ended."""
-    return decide(pod, policy, moment(FINISHED_AT, after))
 
 
 DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main": exited(0)}
@@ -160,14 +149,13 @@ DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main":
 
 def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     pod, policy = annotated(DONE), QuitPolicy(grace=5)
-    decision = graced(pod, policy, 4.9)
-    assert isinstance(decision, Wait), decision
+    decision = decided(Wait, pod, policy, now=moment(FINISHED_AT, 4.9))
     assert decision.until == moment(FINISHED_AT, 5)
     assert blockers(decision) == ()
     assert decision.reason == (
         "every payload container is finished; the grace period ends at 08:16:34"
     )
-    assert isinstance(graced(pod, policy, 5), Quit)
+    decided(Quit, pod, policy, now=moment(FINISHED_AT, 5))
 
 
 GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
@@ -178,10 +166,9 @@ GRACES |= {"0": 0, "0s": 0, "0.0m": 0}
 def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
     pod, policy = annotated(DONE, grace=value), QuitPolicy(grace=10)
     if seconds:
-        decision = graced(pod, policy, seconds - 0.1)
-        assert isinstance(decision, Wait), decision
+        decision = decided(Wait, pod, policy, now=moment(FINISHED_AT, seconds - 0.1))
         assert decision.until == moment(FINISHED_AT, seconds)
-    assert isinstance(graced(pod, policy, seconds), Quit)
+    decided(Quit, pod, policy, now=moment(FINISHED_AT, seconds))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +177,7 @@ def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None
      "0x10", "\u0663", "5ss"],
 )  # fmt: skip
 def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> None:
-    decision = waiting_for(annotated(DONE, grace=value))
+    decision = decided(Wait, annotated(DONE, grace=value))
     shown = value if len(value) < 60 else f"{value[:60]}…"
     long = "" if len(value) <= 32 else f"; it has {len(value)} characters, not at most 32"
     assert decision.reason == (
@@ -212,7 +199,7 @@ def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
     [told] = [text for text in plan(pod, StartPolicy()).warnings if value in text]
     assert told.startswith("IA0204: annotation istio-aux.io/")
     assert told.endswith("the proxy is left alone")
-    [annotation] = waiting_for(pod).blocked_by
+    [annotation] = decided(Wait, pod).blocked_by
     assert annotation.kind == "annotation"
 
 
@@ -228,8 +215,8 @@ def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
 )
 def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
     """One without a zone, from a person's file, counts as UTC; one that is to come, as now."""
-    decision = graced(annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5), now)
-    assert isinstance(decision, Wait), decision
+    pod, policy = annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5)
+    decision = decided(Wait, pod, policy, now=moment(FINISHED_AT, now))
     assert decision.until == moment(FINISHED_AT, 5)
 
 
@@ -282,8 +269,7 @@ def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Way
     """pilot-agent's client refuses any port that is not on its list; 0 means no server."""
     assert {ways_to(port) for port in ports} == {ways}
     for port in ports:
-        decision = decide(done(annotations={STATUS_PORT: f"{port}"}), QuitPolicy())
-        assert isinstance(decision, Quit)
+        decision = decided(Quit, done(annotations={STATUS_PORT: f"{port}"}))
         assert (decision.ways, decision.reason) == (ways, FINISHED)
 
 
@@ -305,9 +291,8 @@ VAULT = {"main": exited(0), "istio-proxy": RUNNING, "vault-agent": RUNNING}
 
 
 def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
-    decision = decide(job(VAULT), TELLS_FIRST)
+    decision = decided(Quit, job(VAULT), TELLS_FIRST)
 
-    assert isinstance(decision, Quit)
     assert (decision.target, decision.port, decision.ways) == (
         "vault-agent", 8200, (Way.PORT_FORWARD,),
     )  # fmt: skip
@@ -389,11 +374,11 @@ def started(row: Known, how: StartPolicy = NATIVE, **case: Any) -> list[str]:
     return outcome(patched(Case(name="", **case).pod, how)["spec"])[1]
 
 
-def ended(row: Known, policy: QuitPolicy = POLICY, **fields: Any) -> Action:
-    """The decision on a classic pod whose payload is done, and whose sidecar runs."""
+def ended(row: Known, **fields: Any) -> Pod:
+    """A classic pod whose payload is done, and whose sidecar runs."""
     states: Mapping[str, State] = {"main": exited(0), first(row): RUNNING, "istio-proxy": RUNNING}
     fields.setdefault("details", {first(row): {"image": image(row)}})
-    return decide(job(fields.pop("containers", states), **fields), policy)
+    return job(fields.pop("containers", states), **fields)
 
 
 @ROWS
@@ -422,18 +407,14 @@ def test_it_becomes_native_where_it_can(row: Known) -> None:
 @ROWS
 def test_a_classic_one_is_told_to_exit_or_keeps_the_proxy(row: Known) -> None:
     """One that only a signal ends is not ignored: it would lose its network before it ends."""
-    found, payload = ended(row), ended(row, details={first(row): {"image": "busybox"}})
-
-    assert isinstance(payload, Wait)
+    decided(Wait, ended(row, details={first(row): {"image": "busybox"}}))
     if row.port:
-        assert isinstance(found, Quit)
+        found = decided(Quit, ended(row))
         assert found.rule == sidecars.SidecarRule(first(row), row.port, row.path, row.switch)
     elif row.ends_last:
-        assert isinstance(found, Quit)
-        assert found.target == "istio-proxy"
+        assert decided(Quit, ended(row)).target == "istio-proxy"
     else:
-        assert isinstance(found, Wait)
-        assert blockers(found) == (first(row),)
+        assert blockers(decided(Wait, ended(row))) == (first(row),)
 
 
 GOOGLES = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.14.1"
@@ -474,16 +455,14 @@ def test_one_that_shows_that_its_switch_is_off_blocks_with_what_turns_it_on(
 ) -> None:
     """It would be told to exit again and again, and `quit` would promise to free the pod."""
     row = next(row for row in KNOWN if first(row) == name)
-    found = ended(row, details={name: details})
-    assert isinstance(found, Wait)
+    found = decided(Wait, ended(row, details={name: details}))
     why = f"{name} cannot be told to exit: it needs {lacks}, which is off: turn it on for new pods"
     assert (found.reason, found.fix) == (why, why)
     assert (blockers(found), found.code) == ((name,), "IA0102")
     told = QuitPolicy(sidecars=parse(f"{name}=7/x"))
-    assert isinstance(ended(row, told, details={name: details}), Quit)
-    assert not isinstance(ended(row, details={name: details}, containers={
-        "main": exited(0), name: exited(0), "istio-proxy": RUNNING,
-    }), Wait)  # fmt: skip
+    decided(Quit, ended(row, details={name: details}), told)
+    over = {"main": exited(0), name: exited(0), "istio-proxy": RUNNING}
+    decided(Quit, ended(row, details={name: details}, containers=over))
 
 
 @pytest.mark.parametrize(
@@ -515,9 +494,7 @@ def test_one_that_shows_that_its_switch_is_off_blocks_with_what_turns_it_on(
 def test_one_whose_switch_may_be_on_is_told_to_exit(name: str, details: dict[str, Any]) -> None:
     """What is in an image, a file or another object is not seen; older Linkerds had no switch."""
     row = next(row for row in KNOWN if first(row) == name)
-    found = ended(row, details={name: details})
-    assert isinstance(found, Quit)
-    assert found.target == name
+    assert decided(Quit, ended(row, details={name: details})).target == name
 
 
 SHELL: dict[str, Any] = {
@@ -623,13 +600,9 @@ def test_the_classic_mounter_of_gcs_fuse_is_freed_or_named_with_what_frees_it() 
     """gcs-fuse-csi-driver pkg/csi_driver/utils.go putExitFile: it waits for istio-proxy."""
     mounter, off = first(GCSFUSE), QuitPolicy(sidecars=sidecars.parse("none"))
     other: dict[str, Any] = {"details": {mounter: {"image": "registry/mounter"}}}
-    for found in (ended(GCSFUSE, off), ended(GCSFUSE, **other)):
-        assert isinstance(found, Wait)
-        assert (blockers(found), found.fix) == ((mounter,), GCSFUSE_FIX)
-        assert found.code == "IA0112"
-    assert isinstance(
-        ended(GCSFUSE, QuitPolicy(sidecars=sidecars.parse(f"{mounter}=ignore"))), Quit
-    )
+    for found in (decided(Wait, ended(GCSFUSE), off), decided(Wait, ended(GCSFUSE, **other))):
+        assert (blockers(found), found.fix, found.code) == ((mounter,), GCSFUSE_FIX, "IA0112")
+    decided(Quit, ended(GCSFUSE), QuitPolicy(sidecars=sidecars.parse(f"{mounter}=ignore")))
     proxy: dict[str, Any] = {"istio-proxy": RUNNING}
     states: dict[str, Any] = {"main": exited(0), mounter: RUNNING}
     pods: list[dict[str, Any]] = [
@@ -641,4 +614,4 @@ def test_the_classic_mounter_of_gcs_fuse_is_freed_or_named_with_what_frees_it() 
         {"containers": {mounter: RUNNING, **proxy}},
     ]
     for pod in pods:
-        assert ended(GCSFUSE, **other, **pod).fix == "", pod
+        assert decide(ended(GCSFUSE, **other, **pod)).fix == "", pod

@@ -17,7 +17,6 @@ from istio_aux.quit.pairs import KATIB_FIX
 from istio_aux.quit.rules import (
     LEFT_ALONE,
     TERMINATING_FOR,
-    Action,
     Ignore,
     Quit,
     Report,
@@ -39,7 +38,7 @@ from unit.rules.pods import (
     waiting,
 )
 from unit.rules.starting import planned
-from unit.rules.table import Row, blockers, decide, pair, row, table
+from unit.rules.table import Row, blockers, decide, decided, pair, row, table
 
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 END = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)  # Of every container that has ended.
@@ -100,8 +99,7 @@ def test_who_keeps_a_payload_from_starting(
     inits: dict[str, State], fields: dict[str, Any], by: str, because: str
 ) -> None:
     """istio#51883, istio#52370, istio#23457, istio#53150, gcs-fuse-csi-driver#1619."""
-    decision = decide(starting(inits, **fields))
-    assert isinstance(decision, Wait), decision
+    decision = decided(Wait, starting(inits, **fields))
     assert (blockers(decision), decision.stage, decision.code) == ((by,), "unstarted", "IA0104")
     assert decision.reason.startswith(f"the payload has not started: {by} (")
     assert because in decision.reason
@@ -193,13 +191,12 @@ def trial(
     args: list[str] = ARGS,
     training: list[str] = WRAPPED,
     **more: Any,
-) -> Action:
-    """The decision on a pod as Katib's webhook makes it (v0.18 pkg/webhook/v1beta1/pod)."""
+) -> Pod:
+    """A pod as Katib's webhook makes it (v0.18 pkg/webhook/v1beta1/pod)."""
     details = {"training-container": {"args": training}}
     details |= {name: {"args": args} for name in containers if name.startswith("metrics-")}
-    policy = more.pop("policy", QuitPolicy())
     more.setdefault("spec", SHARED)
-    return decide(job(containers, details=details, **more), policy, None)
+    return job(containers, details=details, **more)
 
 
 def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_that_heals_it() -> (
@@ -209,14 +206,12 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
 
     argo-workflows#1282, katib#1638.
     """
-    found = trial()
+    found = decided(Wait, trial())
 
-    assert isinstance(found, Wait)
-    assert blockers(found) == (COLLECTOR,)
-    assert (found.fix, found.code) == (KATIB_FIX, "IA0111")
+    assert (blockers(found), found.fix, found.code) == ((COLLECTOR,), KATIB_FIX, "IA0111")
     assert found.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
     assert "waitAllProcesses: false" in KATIB_FIX
-    beside = trial({**CLASSIC, "vault-agent": RUNNING})
+    beside = decide(trial({**CLASSIC, "vault-agent": RUNNING}))
     assert ({*blockers(beside)}, beside.fix) == ({COLLECTOR, "vault-agent"}, KATIB_FIX)
 
 
@@ -224,14 +219,13 @@ def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None
     """The setting is made: the collector reports, and then its proxy is told to exit."""
     args = [*ARGS, "-w", "false"]
 
-    assert trial(args=args).fix == ""
-    assert trial(args=[*ARGS, "-w", "true"]).fix == KATIB_FIX
-    after = trial({**CLASSIC, COLLECTOR: exited(0)}, args=args)
-    assert isinstance(after, Quit)
+    assert decide(trial(args=args)).fix == ""
+    assert decide(trial(args=[*ARGS, "-w", "true"])).fix == KATIB_FIX
+    decided(Quit, trial({**CLASSIC, COLLECTOR: exited(0)}, args=args))
 
 
 @pytest.mark.parametrize(
-    ("found", "why"),
+    ("pod", "why"),
     [
         (trial({**CLASSIC, "training-container": RUNNING}), "the training goes on"),
         (trial({**CLASSIC, "training-container": exited(1)}, restart="OnFailure"), "it runs again"),
@@ -246,7 +240,8 @@ def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_no_other_pod_is_taken_for_that(found: Action, why: str) -> None:
+def test_no_other_pod_is_taken_for_that(pod: Pod, why: str) -> None:
+    found = decide(pod)
     assert (found.fix, "Katib" in found.reason) == ("", False), why
 
 
@@ -263,9 +258,7 @@ def lost(main: State = RUNNING, proxy: State = EXITED, /, **fields: Any) -> Pod:
 
 
 def reported(pod: Pod, policy: QuitPolicy = DELETE) -> Report:
-    decision = decide(pod, policy, None)
-    assert isinstance(decision, Report), decision
-    return decision
+    return decided(Report, pod, policy)
 
 
 @table(
