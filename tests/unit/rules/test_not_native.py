@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from istio_aux.model import scripts, sidecars
 from istio_aux.model.annotations import (
@@ -25,13 +24,11 @@ from istio_aux.model.owners import JobCounts, JobSpec
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.resources import quantity
 from istio_aux.start import not_native, review
-from istio_aux.start.plan import effective_start
 from istio_aux.start.review import Outcome
 from lab.sidecar_cases import CASES, JOB, OPTION, RULED, Case, container, outcome
 from lab.sidecar_cases import NOT_NATIVE as KEPT_CLASSIC
 from msgspec.structs import replace
-from unit.rules.pods import RUNNING, job
-from unit.rules.starting import HOLD, annotations_of, patched, planned
+from unit.rules.starting import HOLD, annotations_of, patched, planned, reviewed
 
 ON_REQUEST = StartPolicy(capability=Capability.NATIVE)
 UNASKED = StartPolicy(capability=Capability.UNASKED)
@@ -166,7 +163,7 @@ def test_a_proxy_that_istio_makes_native_is_made_classic_only_if_it_fails_its_jo
     found: dict[str, Any], change: dict[str, Any], classic: bool
 ) -> None:
     """And if istio-aux ends it then, and no init container loses the mesh by that."""
-    how = msgspec.structs.replace(UNASKED, **{"job": STRICT, **change})
+    how = replace(UNASKED, **{"job": STRICT, **change})
 
     made = annotations_of(patched(found, how))
 
@@ -176,22 +173,24 @@ def test_a_proxy_that_istio_makes_native_is_made_classic_only_if_it_fails_its_jo
     assert planned(patched(found, how), how).ops == ()
 
 
-def test_whether_a_job_allows_the_restart_of_a_proxy_is_known_by_its_limit() -> None:
+@pytest.mark.parametrize(
+    ("parallelism", "completions", "limit"),
+    [(None, None, 6), (1, None, 1), (3, 3, 3), (3, 1, 1)],
+)
+def test_whether_a_job_allows_the_restart_of_a_proxy_is_known_by_its_limit(
+    parallelism: int | None, completions: int | None, limit: int
+) -> None:
     """k8s job_controller.go pastBackoffLimitOnFailure: restarts of all pods are added up."""
-    rows = [(None, None, 6), (1, None, 1), (3, 3, 3), (3, 1, 1)]
-
-    for parallelism, completions, limit in rows:
-        spec = JobSpec(parallelism=parallelism, completions=completions, backoff_limit=limit)
-        assert JobCounts.of(spec).restarts is (limit < 6), spec
-        more = msgspec.structs.replace(spec, backoff_limit=limit + 1)
-        assert JobCounts.of(more).restarts is False
+    spec = JobSpec(parallelism=parallelism, completions=completions, backoff_limit=limit)
+    assert JobCounts.of(spec).restarts is (limit < 6)
+    assert JobCounts.of(replace(spec, backoff_limit=limit + 1)).restarts is False
 
 
 def test_the_job_is_read_only_where_something_depends_on_it() -> None:
     short = pod(owner=BY_A_JOB, terminationGracePeriodSeconds=0)
     for how, found in ((UNASKED, says(POST, owner=BY_A_JOB)), (ON_REQUEST, short)):
         assert planned(found, how).job
-        assert planned(found, msgspec.structs.replace(how, job=JobCounts())).job is None
+        assert planned(found, replace(how, job=JobCounts())).job is None
         assert planned(found, StartPolicy()).job is None
     others = (
         *(short, pod(owner=BY_A_JOB), says(POST)),
@@ -241,7 +240,7 @@ def test_what_a_native_proxy_raises_counts_where_the_namespace_does_not_allow_it
     found: dict[str, Any], limits: tuple[Limit, ...] | None, why: str
 ) -> None:
     """website#57244: a quota that merely exists keeps no step of a pipeline from going native."""
-    made = annotations_of(patched(found, msgspec.structs.replace(ON_REQUEST, limits=limits)))
+    made = annotations_of(patched(found, replace(ON_REQUEST, limits=limits)))
 
     assert made.get(STARTED_WITH) == ("hold" if why else "native")
     assert made.get(NOT_NATIVE, "").startswith(f"{RAISES}{why}" if why else "")
@@ -264,7 +263,6 @@ SUITED = {
 
 @pytest.mark.parametrize("found", SUITED.values(), ids=SUITED)
 def test_any_other_pod_becomes_native(found: dict[str, Any]) -> None:
-    assert planned(found, ON_REQUEST).started_with == "native"
     assert planned(found, ON_REQUEST).writes == {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 
 
@@ -299,7 +297,7 @@ def test_builds_and_steps_of_pipelines_are_native_in_both_worlds(
 ) -> None:
     """kpack#986, kubeflow/pipelines#12015: init containers that need the mesh are the rule."""
     on_request, unasked = (
-        planned(found, msgspec.structs.replace(how, limits=limits)) for how in (ON_REQUEST, UNASKED)
+        planned(found, replace(how, limits=limits)) for how in (ON_REQUEST, UNASKED)
     )
     assert (on_request.started_with, on_request.native) == ("native", True)
     assert (unasked.ops, unasked.native) == ((), True)
@@ -328,11 +326,20 @@ def test_its_author_may_insist_and_is_warned(asked: dict[str, str]) -> None:
     assert warning.startswith(f"IA0504: native, as its author asks, although {ENDS}")
 
 
-def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever() -> None:
-    for found in (says(POST, restartPolicy="Always"), says(POST, annotations={START: "hold"})):
-        assert planned(found, ON_REQUEST).started_with == "hold"
-    refusing = says(POST, annotations={NATIVE_SIDECAR: "false"})
-    assert planned(refusing, ON_REQUEST).writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"restartPolicy": "Always"},
+        {"annotations": {START: "hold"}},
+        {"annotations": {NATIVE_SIDECAR: "false"}},
+    ],
+    ids=str,
+)
+def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever(
+    more: dict[str, Any],
+) -> None:
+    plan = planned(says(POST, **more), ON_REQUEST)
+    assert plan.writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
 
 
 @pytest.mark.parametrize(
@@ -364,7 +371,9 @@ def test_hold_that_its_author_declines_is_not_added() -> None:
     found = says(POST, annotations={PROXY_CONFIG: no})
 
     assert planned(found, ON_REQUEST).ops == ()
-    how = msgspec.structs.replace(UNASKED, job=STRICT)
+    how = replace(UNASKED, job=STRICT)
+    answer = review.answer(json.dumps(reviewed(object=found)).encode(), lambda _: how)
+    assert answer.outcome is Outcome.CLASSIC
     made = annotations_of(patched(found, how))
     assert (made[PROXY_CONFIG], made[NATIVE_SIDECAR]) == (no, "false")
     assert STARTED_WITH not in made
@@ -385,26 +394,7 @@ def test_hold_is_neither_added_nor_claimed_without_a_status_port(
     assert plan.started_with is None
 
 
-def test_what_is_written_is_counted_and_explained() -> None:
-    """`explain` of the pod says what admission has said."""
-    declined = says(POST, annotations={PROXY_CONFIG: "holdApplicationUntilProxyStarts: false"})
-    request = {"uid": "u", "object": declined}
-    kind = {"apiVersion": review.API_VERSION, "kind": review.KIND}
-    asked = json.dumps({**kind, "request": request}).encode()
-    how = msgspec.structs.replace(UNASKED, job=STRICT)
-    assert review.answer(asked, lambda _: how).outcome is Outcome.CLASSIC
-
-    held = {STARTED_WITH: "hold", NOT_NATIVE: f"{ENDS}scuttle"}
-    wait = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
-    found = job(
-        {"istio-proxy": RUNNING, "main": RUNNING}, annotations=held,
-        details={"istio-proxy": {"lifecycle": wait}},
-    )  # fmt: skip
-    assert effective_start(found) == f"hold, not native: {ENDS}scuttle"
-
-
 HOW = StartPolicy(capability=Capability.NATIVE, sidecars=sidecars.parse(OPTION))
-INJECTED = {"sidecar.istio.io/status": "{}"}
 
 
 @pytest.mark.parametrize("case", [*CASES, *KEPT_CLASSIC, *RULED], ids=lambda case: case.name)
@@ -438,17 +428,16 @@ def test_a_container_keeps_its_fields() -> None:
 def test_a_sidecar_that_another_webhook_added_becomes_native_beside_a_native_proxy(
     injected: dict[str, Any], expected: str | None
 ) -> None:
-    found = Case(name="", annotations=INJECTED, spec=injected)
+    found = Case(name="", annotations={"sidecar.istio.io/status": "{}"}, spec=injected)
 
     _, init = outcome(patched(found.pod, HOW)["spec"])
     assert init == ([expected] if expected else [])
 
 
 def test_its_ports_count_as_before() -> None:
-    ports = [{"containerPort": 8200}]
-    found = Case(name="", containers=[JOB[0], container("vault-agent", ports=ports)])
-    how = replace(HOW, peers=Peers.DIRECT)
+    sidecar = container("vault-agent", ports=[{"containerPort": 8200}])
+    found = Case(name="", containers=[JOB[0], sidecar])
 
-    made = annotations_of(patched(found.pod, how))
+    made = annotations_of(patched(found.pod, replace(HOW, peers=Peers.DIRECT)))
 
     assert made["traffic.sidecar.istio.io/includeInboundPorts"] == "8200"

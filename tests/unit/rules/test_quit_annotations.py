@@ -27,7 +27,7 @@ from istio_aux.model.sidecars import parse
 from istio_aux.quit.attempt import Send
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.pairs import GCSFUSE_FIX
-from istio_aux.quit.rules import FINISHED, Quit, Wait, Way, ways_to
+from istio_aux.quit.rules import FINISHED, Quit, Wait, Way
 from istio_aux.start.plan import plan
 from lab.sidecar_cases import Case, container, outcome
 from unit.rules.pods import RUNNING, State, exited, job, moment, waiting
@@ -114,26 +114,6 @@ def test_more_names_than_are_read_keep_the_proxy(key: str, how: str, names: list
     decision = decided(Wait, annotated(DONE, **{key: value}))
     assert "separated by commas, at most 100" in decision.reason
     assert len(decision.reason) < 300
-
-
-@pytest.mark.parametrize(
-    ("option", "own", "role"),
-    [
-        ("dind=ignore", "", "ignored"),
-        ("dind=ignore", "other=native", "ignored"),
-        ("dind=ignore", "dind=native", "payload"),
-        ("dind=9000/stop", "dind=ignore", "ignored"),
-        ("dind=9000/stop", "other=ignore", "sidecar"),
-        ("dind=native", "dind=ignore", "ignored"),
-        ("dind=9000/stop", "dind=native", "sidecar"),
-    ],
-)
-def test_for_each_name_the_annotation_counts_before_the_option(
-    option: str, own: str, role: str
-) -> None:
-    """One that is to be native and is not keeps the proxy, unless the option tells it to exit."""
-    found = PodFacts(annotated(sidecars=own), QuitPolicy(sidecars=parse(option)))
-    assert found.containers["dind"].role == role
 
 
 @pytest.mark.parametrize("how", ["quit", "9000/stop", "Ignore", "off"])
@@ -267,7 +247,6 @@ def test_the_status_port_is_the_one_of_this_pod(
 )
 def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Way, ...]) -> None:
     """pilot-agent's client refuses any port that is not on its list; 0 means no server."""
-    assert {ways_to(port) for port in ports} == {ways}
     for port in ports:
         decision = decided(Quit, done(annotations={STATUS_PORT: f"{port}"}))
         assert (decision.ways, decision.reason) == (ways, FINISHED)
@@ -286,7 +265,7 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
 
 # Sidecars that are told to exit before the proxy.
 
-TELLS_FIRST = QuitPolicy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
+TELLS_FIRST = QuitPolicy(sidecars=parse("vault-agent=quit,my-proxy=9000/stop"))
 VAULT = {"main": exited(0), "istio-proxy": RUNNING, "vault-agent": RUNNING}
 
 
@@ -297,19 +276,16 @@ def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
         "vault-agent", 8200, (Way.PORT_FORWARD,),
     )  # fmt: skip
     assert decision.rule == sidecars.SHIPPED["vault-agent"]
-    assert PodFacts(job(VAULT), TELLS_FIRST).containers["vault-agent"].role == "sidecar"
-    assert decision.reason.endswith("finished; vault-agent goes before istio-proxy")
 
 
 def test_an_entry_says_what_is_done_about_the_containers_of_its_name() -> None:
-    shipped, own, native, ignored = sidecars.parse(
-        "vault-agent=quit, my-proxy=9000/stop?now,otel=native,daprd=ignore,"
+    assert parse("vault-agent=quit, my-proxy=9000/stop?now,otel=native,daprd=ignore,") == (
+        sidecars.SHIPPED["vault-agent"],
+        sidecars.SidecarRule("my-proxy", 9000, "/stop?now"),
+        sidecars.SidecarRule("otel", how=sidecars.How.NATIVE),
+        sidecars.SidecarRule("daprd", how=sidecars.How.IGNORE),
     )
-    assert shipped == sidecars.SHIPPED["vault-agent"]
-    assert own == sidecars.SidecarRule("my-proxy", 9000, "/stop?now")
-    assert native == sidecars.SidecarRule("otel", how=sidecars.How.NATIVE)
-    assert ignored == sidecars.SidecarRule("daprd", how=sidecars.How.IGNORE)
-    assert [sidecars.parse(text) for text in ("", " ", ",", " , ")] == [()] * 4
+    assert [parse(text) for text in ("", " ", ",", " , ")] == [()] * 4
 
 
 HOW = "native, ignore, quit or PORT/PATH after ="
@@ -342,7 +318,7 @@ def test_anything_else_is_refused_with_the_part_that_is_wrong_in_a_short_line(
 ) -> None:
     for text in texts:
         with pytest.raises(ValueError, match=f": expected {re.escape(wanted)}") as refused:
-            sidecars.parse(text)
+            parse(text)
         assert len(str(refused.value)) < 200
 
 
@@ -383,10 +359,14 @@ def ended(row: Known, **fields: Any) -> Pod:
 
 @ROWS
 def test_a_program_is_known_by_name_and_image(row: Known) -> None:
-    digest = f"@sha256:{'0' * 64}"
     names, images = row.names.split(), [image(row, at) for at in range(len(row.images.split()))]
     assert names
-    for found in [*images, f"{images[0]}{digest}", row.images.split()[0], f"mirror/{images[0]}"]:
+    for found in [
+        *images,
+        f"{images[0]}@sha256:{'0' * 64}",
+        row.images.split()[0],
+        f"mirror/{images[0]}",
+    ]:
         assert [sidecars.known(Container(name=name, image=found)) for name in names] == [row] * len(
             names
         )
@@ -552,7 +532,6 @@ def test_it_stays_where_the_annotations_leave_no_room_for_a_start_order() -> Non
     """A native sidecar that starts before a classic proxy has no network."""
     annotations = {"note": "x" * ((256 << 10) - 64)}
 
-    assert started(SQL, annotations=annotations) == []
     plan = planned(Case(name="", containers=beside(SQL), annotations=annotations).pod, NATIVE)
     assert plan.ops == ()
     assert plan.warnings[0].startswith("left alone: the annotations would have")
@@ -574,35 +553,45 @@ def test_the_shell_of_an_injector_is_no_script() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "own", "role"),
+    ("name", "option", "own", "role"),
     [
-        ("", "", "sidecar"),
-        ("none", "", "payload"),
-        ("", "none", "payload"),
-        ("none,cloud-sql-proxy=quit", "", "sidecar"),
-        ("other=native", "other=ignore", "sidecar"),
-        ("cloud-sql-proxy=ignore", "", "ignored"),
-        ("cloud-sql-proxy=native", "", "sidecar"),
-        ("", "cloud-sql-proxy=native", "sidecar"),
-        ("", "cloud-sql-proxy=ignore", "ignored"),
-        ("cloud-sql-proxy=9000/stop", "", "sidecar"),
+        ("dind", "dind=ignore", "", "ignored"),
+        ("dind", "dind=ignore", "other=native", "ignored"),
+        ("dind", "dind=ignore", "dind=native", "payload"),
+        ("dind", "dind=9000/stop", "dind=ignore", "ignored"),
+        ("dind", "dind=9000/stop", "other=ignore", "sidecar"),
+        ("dind", "dind=native", "dind=ignore", "ignored"),
+        # One that is to be native and is not keeps the proxy, unless the option tells it to exit.
+        ("dind", "dind=9000/stop", "dind=native", "sidecar"),
+        # What its program is known for counts last.
+        ("cloud-sql-proxy", "", "", "sidecar"),
+        ("cloud-sql-proxy", "none", "", "payload"),
+        ("cloud-sql-proxy", "", "none", "payload"),
+        ("cloud-sql-proxy", "none,cloud-sql-proxy=quit", "", "sidecar"),
+        ("cloud-sql-proxy", "other=native", "other=ignore", "sidecar"),
+        ("cloud-sql-proxy", "cloud-sql-proxy=ignore", "", "ignored"),
+        ("cloud-sql-proxy", "cloud-sql-proxy=native", "", "sidecar"),
+        ("cloud-sql-proxy", "", "cloud-sql-proxy=native", "sidecar"),
+        ("cloud-sql-proxy", "", "cloud-sql-proxy=ignore", "ignored"),
+        ("cloud-sql-proxy", "cloud-sql-proxy=9000/stop", "", "sidecar"),
     ],
 )
-def test_option_and_annotation_count_before_what_is_known(option: str, own: str, role: str) -> None:
-    states = {"main": exited(0), "cloud-sql-proxy": RUNNING, "istio-proxy": RUNNING}
+def test_for_each_name_the_annotation_counts_before_the_option_and_that_before_what_is_known(
+    name: str, option: str, own: str, role: str
+) -> None:
+    states = {"main": exited(0), name: RUNNING, "istio-proxy": RUNNING}
     details = {"cloud-sql-proxy": {"image": image(SQL)}}
     pod = job(states, details=details, annotations={SIDECARS: own})
-    found = PodFacts(pod, QuitPolicy(sidecars=sidecars.parse(option)))
-    assert found.containers["cloud-sql-proxy"].role == role
+    assert PodFacts(pod, QuitPolicy(sidecars=parse(option))).containers[name].role == role
 
 
 def test_the_classic_mounter_of_gcs_fuse_is_freed_or_named_with_what_frees_it() -> None:
     """gcs-fuse-csi-driver pkg/csi_driver/utils.go putExitFile: it waits for istio-proxy."""
-    mounter, off = first(GCSFUSE), QuitPolicy(sidecars=sidecars.parse("none"))
+    mounter, off = first(GCSFUSE), QuitPolicy(sidecars=parse("none"))
     other: dict[str, Any] = {"details": {mounter: {"image": "registry/mounter"}}}
     for found in (decided(Wait, ended(GCSFUSE), off), decided(Wait, ended(GCSFUSE, **other))):
         assert (blockers(found), found.fix, found.code) == ((mounter,), GCSFUSE_FIX, "IA0112")
-    decided(Quit, ended(GCSFUSE), QuitPolicy(sidecars=sidecars.parse(f"{mounter}=ignore")))
+    decided(Quit, ended(GCSFUSE), QuitPolicy(sidecars=parse(f"{mounter}=ignore")))
     proxy: dict[str, Any] = {"istio-proxy": RUNNING}
     states: dict[str, Any] = {"main": exited(0), mounter: RUNNING}
     pods: list[dict[str, Any]] = [

@@ -102,6 +102,9 @@ ABSENT = "no container is called istio-proxy"
         (job(BOTH, details=HELD), None, ""),
         (job(BOTH, details=HELD, annotations={STARTED_WITH: "luck"}), None, ""),
         (job(BOTH, details=HELD, annotations=HELD_BY_US), "hold", ""),
+        (job(BOTH, details={PROXY: HOLDING}, annotations=HELD_BY_US), "hold", ""),
+        (job(BOTH, details=HELD, annotations={**HELD_BY_US, NOT_NATIVE: "a quota"}),
+         "hold, not native: a quota", ""),
         (job(MAIN | SIDECAR, details=HELD, annotations=HELD_BY_US), "hold", UNHELD),
         (job(BOTH, annotations=HELD_BY_US), "hold", UNHELD),
         (job(BOTH, details=DRAINED, annotations=HELD_BY_US), "hold",
@@ -163,9 +166,8 @@ def test_a_pod_that_istio_does_not_inject_is_left_alone(found: dict[str, Any], r
 
 def test_an_ambient_pod_of_a_file_starts_after_a_sidecar_that_it_asks_for() -> None:
     """Nothing else is known of it."""
-    labels = {DATAPLANE: "ambient"}
-    assert planned(new_pod(labels=labels)).ops == ()
-    assert planned(new_pod(labels={**labels, INJECT: "true"})).started_with == "hold"
+    found = new_pod(labels={DATAPLANE: "ambient", INJECT: "true"})
+    assert planned(found).started_with == "hold"
 
 
 MARK = {STATUS: "{}"}
@@ -246,16 +248,6 @@ def test_a_hook_of_somebody_else_is_kept() -> None:
     found = patched(injected(details={PROXY: {"lifecycle": own}}))
     assert names(found) == [PROXY, "main"]
     assert found["spec"]["containers"][0]["lifecycle"] == own
-
-
-def test_the_hook_that_istio_wrote_for_our_hold_waits_longer() -> None:
-    """One operation, which nobody counts as a hold that is missing."""
-    found = recording("hold")
-    annotations_of(found)[STARTED_WITH] = "hold"
-    [op] = planned(found).ops
-    assert op.path == "/spec/containers/0/lifecycle/postStart/exec/command"
-    assert effective_start(pods.convert(found)) == "hold"
-    assert effective_start(pods.convert(patched(found))) == "hold"
 
 
 @pytest.mark.parametrize("case", ["classic", "native", "hold"])
@@ -371,15 +363,13 @@ def test_a_pod_is_patched_and_the_server_learns_what_to_log() -> None:
     """One line and one counter per review come from these facts. The audit log has the reason."""
     result = answer(found := request())
     sent = response(result.body)
-    done = {"reason": "added holdApplicationUntilProxyStarts", "started-with": "hold"}
-    assert sent["auditAnnotations"] == done
+    assert sent["auditAnnotations"] == {
+        "reason": "added holdApplicationUntilProxyStarts",
+        "started-with": "hold",
+    }
     assert admitted(found, sent)["annotations"] == {CONFIG: HOLD, STARTED_WITH: "hold"}
     assert "warnings" not in sent
     assert (result.uid, result.pod) == ("705ab4f5", "training/job-x7k2p")
-    assert result.outcome is Outcome.HOLD
-
-
-INJECTED_SPEC = {"sidecar.istio.io/status": "{}"}
 
 
 @pytest.mark.parametrize(
@@ -387,11 +377,11 @@ INJECTED_SPEC = {"sidecar.istio.io/status": "{}"}
     [
         (document({"main": None}, annotations={START: "native"}), Outcome.NATIVE),
         (document({"main": None}), Outcome.HOLD),
-        (document({"main": None, "istio-proxy": None}, annotations=INJECTED_SPEC), Outcome.MOVED),
-        (document({"istio-proxy": None, "main": None}, annotations=INJECTED_SPEC), Outcome.HOLD),
-        (document({"istio-proxy": None, "main": None}, annotations=INJECTED_SPEC | start_cases.HELD,
+        (document({"main": None, "istio-proxy": None}, annotations=MARK), Outcome.MOVED),
+        (document({"istio-proxy": None, "main": None}, annotations=MARK), Outcome.HOLD),
+        (document({"istio-proxy": None, "main": None}, annotations=MARK | start_cases.HELD,
                   details={"istio-proxy": start_cases.BRIEF}), Outcome.LONGER),
-        (document({"istio-proxy": None}, annotations=INJECTED_SPEC), Outcome.UNCHANGED),
+        (document({"istio-proxy": None}, annotations=MARK), Outcome.UNCHANGED),
         (document({"main": None}, annotations={START: "none", PEERS: "direct"}),
          Outcome.DIRECT),
     ],
