@@ -92,6 +92,10 @@ def target(configuration: Configuration) -> ClientConfig:
     return configuration.webhooks[0].client_config
 
 
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+"""An endpoint of a slice."""
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
+
 HOOKS = hooks_of([recorded(REVISED), recorded(ORIGINAL), recorded(DEFAULT)])
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import QUIT, QUIT_AFTER
-from istio_aux.model.pod import Container, Pod
+from istio_aux.model.pod import Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy
-from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import LEFT_ALONE, NEVER_MET, NOT_BEGUN, Ignore, Quit, Report, Wait, Way
 from unit.rules.pods import (
     EMPTY,
@@ -55,12 +54,6 @@ def held(
     return job({"istio-proxy": proxy, "main": main}, **more | fields)
 
 
-def test_a_pod_that_has_only_a_native_proxy_holds_no_payload() -> None:
-    """The API server refuses a pod without containers, so that one is from a file."""
-    init = {"initContainers": [{"name": "istio-proxy", "restartPolicy": "Always"}]}
-    assert PodFacts(job({}, phase="Pending", spec=init), QuitPolicy()).holding is None
-
-
 @pytest.mark.parametrize(
     ("command", "seconds"),
     [
@@ -78,7 +71,6 @@ def test_how_long_a_hook_waits_is_known_of_those_that_istio_and_we_write(
 ) -> None:
     [proxy] = job({"istio-proxy": None}, details={"istio-proxy": hook(*command)}).containers
     assert proxy.holds == seconds
-    assert Container().holds is None
 
 
 def test_a_payload_that_is_held_says_since_when_and_until_when_at_most() -> None:

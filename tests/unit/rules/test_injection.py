@@ -22,17 +22,20 @@ from istio_aux.model.webhooks import (
     Configuration,
     EndpointSlice,
     Rule,
+    Service,
     sorted_before,
 )
 from unit.rules.mesh import (
     DEFAULT,
     ENABLED,
     FALSE,
+    GONE,
     HOOKS,
     INJECT,
     ORIGINAL,
     OURS,
     POLICIES,
+    READY,
     REVISED,
     REVISION,
     THEIRS,
@@ -129,21 +132,24 @@ def test_system_namespaces_are_left_alone_whatever_they_ask_for(namespace: str) 
     assert answer.reason == f"namespace {namespace}: Istio gives its pods no sidecar"
 
 
-def test_another_tag_leads_to_the_revision_behind_it() -> None:
+@pytest.mark.parametrize(
+    ("namespace", "labels", "injects", "webhook"),
+    [(OTHER_TAG, {}, False, "rev.namespace"), ({}, OTHER_TAG | TRUE, True, "rev.object")],
+    ids=["asked for by a namespace", "asked for by a pod"],
+)
+def test_another_tag_leads_to_the_revision_behind_it(
+    namespace: dict[str, str], labels: dict[str, str], injects: bool, webhook: str
+) -> None:
     """The tag is what is asked for; who answers is the revision that it points to."""
     tag = renamed(REVISED, "istio-revision-tag-other", replace=(REVISION, "other"))
     hooks = hooks_of([recorded(DEFAULT), recorded(REVISED), tag])
     policies = POLICIES | {THEIRS: InjectionPolicy(policy="disabled")}
 
-    by_namespace = expected(pod(), OTHER_TAG, hooks, policies)
-    by_pod = expected(pod(OTHER_TAG | TRUE), {}, hooks, policies)
+    answer = expected(pod(labels), namespace, hooks, policies)
 
-    assert (by_namespace.expected, by_pod.expected) == (False, True)
-    assert by_namespace.webhook == "rev.namespace.sidecar-injector.istio.io"
-    assert by_pod.webhook == "rev.object.sidecar-injector.istio.io"
-    for answer in (by_namespace, by_pod):
-        assert answer.configuration == "istio-revision-tag-other"
-        assert answer.revision == REVISION
+    assert answer.expected is injects
+    assert answer.webhook == f"{webhook}.sidecar-injector.istio.io"
+    assert (answer.configuration, answer.revision) == ("istio-revision-tag-other", REVISION)
 
 
 TEXT = """\
@@ -155,6 +161,7 @@ alwaysInjectSelector:
 neverInjectSelector:
   - matchExpressions:
     - {key: openshift.io/build.name, operator: Exists}
+  - matchExpressions: [{key: ci, operator: Exists, values: null}]
   - matchExpressions:
     - {key: kind, operator: In, values: [job, pod]}
     - {key: kind, operator: NotIn, values: [pod]}
@@ -172,18 +179,16 @@ templates:
 
 
 def test_istiods_policy_is_read_from_among_the_templates() -> None:
+    """Without one of its selectors, pods that istiod never injects would be restarted for it."""
     assert read_policy(TEXT) == InjectionPolicy(
         policy="enabled",
-        never_inject=(parse("openshift.io/build.name"), parse("kind in (job,pod),kind!=pod")),
+        never_inject=(
+            parse("openshift.io/build.name"),
+            parse("ci"),
+            parse("kind in (job,pod),kind!=pod"),
+        ),
         always_inject=(parse("team=mesh"),),
     )
-
-
-def test_a_selector_without_values_counts() -> None:
-    """Else pods that istiod never injects would be restarted for their sidecar."""
-    expression = "[{key: ci, operator: Exists, values: null}]"
-    policy = read_policy(f"neverInjectSelector: [{{matchExpressions: {expression}}}]")
-    assert policy.never_inject == (parse("ci"),)
 
 
 @pytest.mark.parametrize(
@@ -377,8 +382,6 @@ def test_a_rule_covers_the_creation_of_a_pod(fields: dict[str, Any], covers: boo
     assert msgspec.convert(EVERY_POD | fields, Rule).creates_pods is covers
 
 
-READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
-GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
 PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP"}
 
 
@@ -404,14 +407,21 @@ def test_an_endpoint_counts_when_it_may_be_connected_to(
     assert found.ready is ready
 
 
-def test_a_slice_says_whose_endpoints_it_lists() -> None:
-    def service(**labels: str) -> str:
-        metadata = {"name": "x", "namespace": "istio-system", "labels": labels or None}
-        return str(msgspec.convert({"metadata": metadata}, EndpointSlice).service)
-
-    key = "kubernetes.io/service-name"
-    assert service(**{key: "istiod"}) == "istio-system/istiod"
-    assert {service(**{key: ""}), service(other="istiod"), service()} == {"None"}
+@pytest.mark.parametrize(
+    ("labels", "service"),
+    [
+        ({"kubernetes.io/service-name": "istiod"}, Service("istio-system", "istiod")),
+        ({"kubernetes.io/service-name": ""}, None),
+        ({"other": "istiod"}, None),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_a_slice_says_whose_endpoints_it_lists(
+    labels: dict[str, str] | None, service: Service | None
+) -> None:
+    metadata = {"name": "x", "namespace": "istio-system", "labels": labels}
+    assert msgspec.convert({"metadata": metadata}, EndpointSlice).service == service
 
 
 OUR_CONFIGURATION = "istio-aux-kubeflow.istio-aux"
@@ -473,16 +483,15 @@ def test_only_webhooks_that_make_sidecars_count(
     assert sorted_before(OUR_CONFIGURATION, [found]) == (("aaa",) if counts else ())
 
 
-def bundle(*parts: bytes) -> ClientConfig:
-    return ClientConfig(ca_bundle=base64.b64encode(b"\n".join(parts)).decode())
-
-
-def pem(body: bytes) -> bytes:
-    return b"-----BEGIN CERTIFICATE-----\n%s\n-----END CERTIFICATE-----" % body
+BUNDLE = b"""# istiod
+garbage
+-----BEGIN CERTIFICATE-----
+Zmlyc3Q=
+-----END CERTIFICATE-----"""
 
 
 def test_a_certificate_of_a_bundle_is_found_and_everything_else_is_passed_over() -> None:
-    assert bundle(b"# istiod", b"garbage", pem(b"Zmlyc3Q=")).has_certificate
+    assert ClientConfig(ca_bundle=base64.b64encode(BUNDLE).decode()).has_certificate
 
 
 @pytest.mark.parametrize(

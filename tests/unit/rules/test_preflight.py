@@ -45,6 +45,7 @@ from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 from unit.rules.pods import RUNNING, exited, job, moment
 from unit.rules.starting import HOLD
+from unit.rules.unmeshed import NO, YES
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
@@ -52,8 +53,6 @@ ISTIO = {DEFAULT: recorded(DEFAULT)}
 OURS = "istio-aux-kubeflow.istio-aux"
 INJECT_IT = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
 SEE_ISTIOD = "see which istiod the label names, and its injection policy"
-YES = Expectation(expected=True, reason="a webhook selects it")
-NO = Expectation(expected=False, reason="no webhook selects it")
 
 
 def ours(name: str = OURS) -> dict[str, Configuration]:
@@ -134,18 +133,6 @@ def test_whose_settings_count_is_said() -> None:
     assert coded(preflight.installations(["a/b"], [])) == ["ok"]
 
 
-NOT_LIVE = {
-    Liveness.ABSENT: "problem IA0402",
-    Liveness.DEACTIVATED: "problem IA0402",
-    Liveness.NO_CA_BUNDLE: "problem IA0403",
-    Liveness.UNREADABLE: "problem IA0403",
-    Liveness.NO_SERVICE: "problem IA0404",
-    Liveness.NO_ENDPOINT: "problem IA0404",
-    Liveness.REFUSED: "problem IA0401",
-    Liveness.NOT_PROBED: "unknown IA0405",
-}
-
-
 @pytest.mark.parametrize(
     ("first", "second", "shared"),
     [
@@ -177,28 +164,42 @@ def test_two_installations_that_look_after_the_same_pods_are_a_problem(
     ]
 
 
-@pytest.mark.parametrize("state", Liveness)
-def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Liveness) -> None:
-    """Istio's recorded webhooks have failurePolicy Fail, so pods are refused while it is away."""
-    first, *more = preflight.injectors(mesh(state), ISTIO)
-    assert first.what.startswith(DEFAULT)
+@pytest.mark.parametrize(
+    ("native", "wanted", "found"),
+    [
+        (Capability.NATIVE, False, ["ok", "ok"]),
+        (Capability.CLASSIC, False, ["ok", "note IA0406"]),
+        (Capability.CLASSIC, True, ["ok", "problem IA0406"]),
+    ],
+    ids=["native", "classic", "nothing goes native here"],
+)
+def test_a_live_injector_is_fine_unless_it_makes_no_native_sidecars(
+    native: Capability, wanted: bool, found: list[str]
+) -> None:
+    assert coded(preflight.injectors(mesh(Liveness.LIVE, native), ISTIO, native=wanted)) == found
 
-    if state is Liveness.LIVE:
-        assert coded([first, *more]) == ["ok", "ok"]
-        classic = preflight.injectors(mesh(state, Capability.CLASSIC), ISTIO)
-        assert coded(classic) == ["ok", "note IA0406"]
-        wanted = preflight.injectors(mesh(state, Capability.CLASSIC), ISTIO, native=True)
-        assert coded(wanted) == ["ok", "problem IA0406"], "nothing goes native here"
-    else:
-        assert (coded([first]), more) == ([NOT_LIVE[state]], [])
-        assert first.do
-    away = {
-        Liveness.NO_CA_BUNDLE,
-        Liveness.UNREADABLE,
-        Liveness.NO_SERVICE,
-        Liveness.NO_ENDPOINT,
-    }
-    assert ("New pods that it selects are refused" in first.what) is (state in away)
+
+NOT_LIVE = {
+    Liveness.ABSENT: ("problem IA0402", False),
+    Liveness.DEACTIVATED: ("problem IA0402", False),
+    Liveness.NO_CA_BUNDLE: ("problem IA0403", True),
+    Liveness.UNREADABLE: ("problem IA0403", True),
+    Liveness.NO_SERVICE: ("problem IA0404", True),
+    Liveness.NO_ENDPOINT: ("problem IA0404", True),
+    Liveness.REFUSED: ("problem IA0401", False),
+    Liveness.NOT_PROBED: ("unknown IA0405", False),
+}
+
+
+@pytest.mark.parametrize("state", [it for it in Liveness if it is not Liveness.LIVE])
+def test_any_other_injector_is_named_with_what_to_do(state: Liveness) -> None:
+    """Istio's recorded webhooks have failurePolicy Fail, so pods are refused while it is away."""
+    [found] = preflight.injectors(mesh(state), ISTIO)
+    code, refused = NOT_LIVE[state]
+    assert coded([found]) == [code]
+    assert found.what.startswith(DEFAULT)
+    assert found.do
+    assert ("New pods that it selects are refused" in found.what) is refused
 
 
 @pytest.mark.parametrize(

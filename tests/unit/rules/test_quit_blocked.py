@@ -42,6 +42,7 @@ from unit.rules.table import Row, blockers, decide, decided, pair, row, table
 
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 END = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)  # Of every container that has ended.
+OVERDUE = datetime(2026, 11, 21, 8, 17, tzinfo=UTC)  # Of the grace period of 30 s.
 MADE = waiting("PodInitializing")
 CRASHES, PULLS = waiting("CrashLoopBackOff"), waiting("ImagePullBackOff")
 SET_UP = {"istio-init": exited(0)}
@@ -66,6 +67,12 @@ def starting(
     status = {"initContainerStatuses": shown}
     made = {"spec": {"initContainers": spec}, "status": status, "phase": phase}
     return job({"main": main, **classic}, **made, **fields)
+
+
+def found(pod: Pod, seconds: float | None, since: datetime = OVERDUE) -> Any:
+    """What `audit` lists of a pod so many seconds after a time, or of a file, which has none."""
+    now = moment(since, seconds or 0)
+    return listed(pod, judged(pod, None if seconds is None else now), now.date)
 
 
 def start(sentence: str, by: str, because: str, inits: dict[str, State], **fields: Any) -> Any:
@@ -166,13 +173,9 @@ def test_a_native_sidecar_holds_each_pod_for_a_moment_which_a_command_does_not_t
     pod: Pod, state: str
 ) -> None:
     """By the times of the pod alone; since when its proxy could have been ready is known, too."""
-
-    def found(seconds: float) -> Any:
-        now = moment(END, seconds)
-        return listed(pod, judged(pod, now), now.date)
-
-    assert found(59) is None
-    assert (found(60).state, found(60).by, found(60).since) == (state, ("istio-proxy",), END)
+    assert found(pod, 59, END) is None
+    late = found(pod, 60, END)
+    assert (late.state, late.by, late.since) == (state, ("istio-proxy",), END)
 
 
 COLLECTOR = "metrics-logger-and-collector"
@@ -206,10 +209,10 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
 
     argo-workflows#1282, katib#1638.
     """
-    found = decided(Wait, trial())
+    held = decided(Wait, trial())
 
-    assert (blockers(found), found.fix, found.code) == ((COLLECTOR,), KATIB_FIX, "IA0111")
-    assert found.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
+    assert (blockers(held), held.fix, held.code) == ((COLLECTOR,), KATIB_FIX, "IA0111")
+    assert held.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
     assert "waitAllProcesses: false" in KATIB_FIX
     beside = decide(trial({**CLASSIC, "vault-agent": RUNNING}))
     assert ({*blockers(beside)}, beside.fix) == ({COLLECTOR, "vault-agent"}, KATIB_FIX)
@@ -241,8 +244,8 @@ def test_a_collector_that_waits_for_the_training_alone_is_about_to_end() -> None
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_no_other_pod_is_taken_for_that(pod: Pod, why: str) -> None:
-    found = decide(pod)
-    assert (found.fix, "Katib" in found.reason) == ("", False), why
+    decision = decide(pod)
+    assert (decision.fix, "Katib" in decision.reason) == ("", False), why
 
 
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.
@@ -255,10 +258,6 @@ EXITED, OOM = exited(0), exited(137, "OOMKilled")
 def lost(main: State = RUNNING, proxy: State = EXITED, /, **fields: Any) -> Pod:
     """A pod whose payload runs although its proxy is gone."""
     return pair(main, proxy, **fields)
-
-
-def reported(pod: Pod, policy: QuitPolicy = DELETE) -> Report:
-    return decided(Report, pod, policy)
 
 
 @table(
@@ -283,7 +282,7 @@ def test_report(row: Row) -> None:
 
     istio#45627, scuttle#34.
     """
-    decision = reported(row.pod, QuitPolicy())
+    decision = decided(Report, row.pod)
     assert (row.because in decision.reason, decision.delete) == (True, False)
     assert "deleted" not in decision.reason
 
@@ -305,7 +304,7 @@ def kubeflow(kind: str, restart: str) -> Pod:
 )
 def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(pod: Pod) -> None:
     """Its controller is known to make a new one (istio#45627, scuttle#34)."""
-    decision = reported(pod)
+    decision = decided(Report, pod, DELETE)
     assert decision.delete
     assert "not deleted" not in decision.reason
 
@@ -350,18 +349,18 @@ def test_any_other_pod_is_only_reported_and_the_reason_says_why(pod: Pod, why: s
     A running pod that is deleted counts as failed, and its job may fail with it (training-operator
     1.9 pkg/core/status.go UpdateJobReplicaStatuses).
     """
-    decision = reported(pod)
+    decision = decided(Report, pod, DELETE)
     assert not decision.delete
     assert decision.reason.endswith(f"; not deleted: {why}")
 
 
 def test_the_one_owner_that_controls_the_pod_counts() -> None:
     """In whatever place. The API server refuses two controllers; a file may hold them."""
-    found = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
-    [ours], other = found["metadata"]["ownerReferences"], {"apiVersion": "v1", "kind": "ConfigMap"}
+    body = document({"istio-proxy": exited(0), "main": RUNNING}, owner=JOB)
+    [ours], other = body["metadata"]["ownerReferences"], {"apiVersion": "v1", "kind": "ConfigMap"}
     for owners, deleted in (([other, ours], True), ([ours, other], True), ([ours, ours], False)):
-        found["metadata"]["ownerReferences"] = owners
-        assert reported(pods.convert(found)).delete is deleted
+        body["metadata"]["ownerReferences"] = owners
+        assert decided(Report, pods.convert(body), DELETE).delete is deleted
 
 
 @pytest.mark.parametrize("obeyed", [True, None, False])
@@ -379,7 +378,6 @@ def test_a_pod_whose_payload_may_be_finished_is_not_deleted(obeyed: bool | None)
 
 
 PAIR = {"istio-proxy": RUNNING, "main": RUNNING}
-OF_JOB = ("batch/v1", "Job")
 LOST = "a classic proxy exits 5 s after SIGTERM, and calls fail for the rest of 120 s: "
 
 
@@ -445,16 +443,6 @@ def test_admission_warns_unless_the_proxy_is_native(restart: str) -> None:
     assert planned({"metadata": {}, "spec": new}, MAKES_NATIVE).warnings == ()
 
 
-def test_the_proxy_of_a_pod_that_is_being_deleted_is_left_alone_and_the_reason_says_why() -> None:
-    found = judged(job({**PAIR, "main": exited(0)}, deleting=True))
-
-    assert (found.action, found.decision.blocked_by) == ("ignore", ())
-    assert found.reason == (
-        "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, not ended: "
-        f"istio-proxy (running); {LEFT_ALONE}"
-    )
-
-
 ENOUGH = "terminationGracePeriodSeconds was 1: 5 is enough"
 
 
@@ -478,7 +466,7 @@ def test_a_native_proxy_that_was_killed_is_told_with_what_would_have_been_enough
         {"main": exited(1)},
         sidecars={"istio-proxy": proxy},
         phase=phase,
-        owner=OF_JOB,
+        owner=JOB,
         **long(grace),
     )
 
@@ -486,17 +474,15 @@ def test_a_native_proxy_that_was_killed_is_told_with_what_would_have_been_enough
     assert bool(end(pod)) is bool(says)
 
 
-OVERDUE = datetime(2026, 11, 21, 8, 17, tzinfo=UTC)  # Of the grace period of 30 s.
 SINCE = "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, "
 ENDED = f"{SINCE}every container has ended"
 RUNS = f"{SINCE}not ended: istio-proxy (running)"
 NODE = "the node does not finish"
-WELL = exited(0)
 GPUS = {"resources": {"requests": {"nvidia.com/gpu": "8"}}}
 
 
 def deleted(
-    main: State = WELL, proxy: State = WELL, *, finalizers: Any = None, **fields: Any
+    main: State = EXITED, proxy: State = EXITED, *, finalizers: Any = None, **fields: Any
 ) -> Pod:
     """A pod on node n1 that is being deleted; a ``native`` one without a classic proxy."""
     native = fields.pop("native", False)
@@ -547,11 +533,6 @@ def test_no_other_pod_is_told_of(pod: Pod) -> None:
     assert blockers(decide(pod)) == ()
 
 
-def found(pod: Pod, seconds: float | None) -> Any:
-    now = moment(OVERDUE, seconds or 0)
-    return listed(pod, judged(pod, None if seconds is None else now), now.date)
-
-
 def test_it_is_a_holder_from_five_minutes_past_its_grace_period_on() -> None:
     assert found(deleted(), TERMINATING_FOR - 1) is None
     late = found(deleted(), TERMINATING_FOR)
@@ -583,5 +564,4 @@ def test_hostile_times_and_names_cost_a_sentence_alone(grace: int, at: str) -> N
     assert blockers(decision) == ("node n1",)
     assert len(decision.reason) < 1000
     assert len(blockers(decide(deleted(finalizers=names, grace=0)))) == 3
-    (by,) = blockers(decide(deleted(spec={"nodeName": "n" * 9000})))
-    assert len(by) < 200
+    assert len(blockers(decide(deleted(spec={"nodeName": "n" * 9000})))[0]) < 200

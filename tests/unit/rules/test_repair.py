@@ -238,16 +238,6 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
         assert (away.unmeshed, away.reason.endswith(because)) == (True, True)
 
 
-def test_only_a_pod_of_a_stateful_set_has_an_ordinal() -> None:
-    def ordinal(**fields: Any) -> int | None:
-        return Candidate.of(unmeshed(**fields)).controller.ordinal
-
-    assert ordinal(owner=STATEFUL, name="charm-a-12") == 12
-    assert ordinal(owner=STATEFUL, name="charm") is None
-    for owner in (None, ("kubeflow.org/v1", "TFJob"), ("example.org/v1", "StatefulSet")):
-        assert ordinal(owner=owner, name="charm-a-0") is None
-
-
 # Pods of an ambient mesh.
 
 MESHED = {DATAPLANE: "ambient"}

@@ -90,20 +90,23 @@ def test_a_hostile_request_costs_the_numbers_of_its_pod_alone(bad: object) -> No
 
 
 @pytest.mark.parametrize(
-    "wrong", [[], "all", {"requests": 5}, {"requests": {"cpu": {"x": {}}}}, {"requests": [[[[]]]]}]
-)
-def test_resources_of_another_shape_are_unreadable(wrong: object) -> None:
-    pod = job({"main": RUNNING}, details={"main": {"resources": wrong}})
-
-    assert requests(pod) is None
-
-
-@pytest.mark.parametrize("none", [{"limits": {"cpu": "9"}}, {"requests": None}, None])
-def test_limits_and_null_are_no_requests(none: object) -> None:
-    """Where only limits are written, the API server adds the requests."""
-    pod = job({"main": RUNNING}, details={"main": {"resources": none}})
-    assert requests(pod) == Requests()
-    assert requested({"ephemeral-storage": "not looked at"}) == Requests()
+    ("own", "held"),
+    [
+        *((wrong, None) for wrong in (
+            [], "all", {"requests": 5}, {"requests": {"cpu": {"x": {}}}}, {"requests": [[[[]]]]},
+        )),
+        # Where only limits are written, the API server adds the requests.
+        *((none, Requests()) for none in (
+            {"limits": {"cpu": "9"}}, {"requests": None}, None,
+            {"requests": {"ephemeral-storage": "not looked at"}},
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_resources_of_another_shape_are_unreadable_and_limits_and_null_are_no_requests(
+    own: object, held: Requests | None
+) -> None:
+    assert requests(job({"main": RUNNING}, details={"main": {"resources": own}})) == held
 
 
 SIZE, OWN = "sidecar.istio.io/proxy", {"cpu": "500m", "memory": "512Mi"}
@@ -166,18 +169,19 @@ def test_the_proxy_has_the_size_of_its_annotations_and_runs_before_init_containe
 
 @pytest.mark.parametrize("capability", [Capability.NATIVE, Capability.CLASSIC])
 def test_admission_warns_of_a_pod_that_will_be_refused(capability: Capability) -> None:
-    resources: dict[str, object] = {"requests": OWN, "limits": OWN}
-    spec = {"restartPolicy": "Never", "containers": [{"name": "main", "resources": ROOM}]}
+    main = {"name": "main", "resources": ROOM}
+    own = {"requests": OWN, "limits": OWN}
+    spec = {"restartPolicy": "Never", "containers": [main], "resources": own}
+
     how = StartPolicy(capability=capability)
+    [warning] = planned({"metadata": {}, "spec": spec}, how).warnings
 
-    [warning] = planned({"metadata": {}, "spec": {**spec, "resources": resources}}, how).warnings
-
-    native = capability is Capability.NATIVE
     assert warning.startswith("IA0114: refused with a sidecar unless spec.resources has requests")
-    assert warning.endswith("a native one do not count") is not native
+    classic = capability is Capability.CLASSIC
+    assert warning.endswith("a native one do not count") is classic
     assert len(f"istio-aux: {warning}") <= 256, "the API server cuts what is longer"
     refuses = {"annotations": {"sidecar.istio.io/inject": "false"}}
-    assert planned({"metadata": refuses, "spec": {**spec, "resources": resources}}).warnings == ()
+    assert planned({"metadata": refuses, "spec": spec}).warnings == ()
 
 
 def test_what_all_pods_hold_is_one_line() -> None:

@@ -382,6 +382,13 @@ PROXY = {"istio-proxy": RUNNING}
             {"owner": STATEFUL, "name": "web-3"}, (RESTART,),
             {"sidecar": Sidecar.MISSING, "restart": True, "ordinal": 3, "ready": True},
         ),
+        *(
+            ({"owner": owner, "name": name}, (REPORT,), {"sidecar": Sidecar.MISSING, "ready": True})
+            for owner, name in (
+                (STATEFUL, "web"), (None, "web-3"), (("kubeflow.org/v1", "TFJob"), "web-3"),
+                (("example.org/v1", "StatefulSet"), "web-3"),
+            )
+        ),
         ({"ready": False}, (REPORT,), {"sidecar": Sidecar.MISSING}),
         ({}, (RESTART, UNKNOWN), {"sidecar": Sidecar.UNKNOWN, "ready": True}),
         ({}, (RESTART, NO), {"sidecar": Sidecar.UNWANTED, "ready": True}),

@@ -192,26 +192,29 @@ def test_an_object_with_nothing_in_it_selects_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("wire", "message"),
     [
-        ({"operator": "Like", "values": ["b"]}, "expected one of: In, NotIn, Exists, DoesNotExist"),
-        ({"operator": "In"}, "expected at least one value with In, for a"),
-        ({"operator": "Exists", "values": ["b"]}, "expected no values with Exists, for a"),
-        ({"key": "-a", "operator": "Exists"}, 'label key "-a": expected at most 63 letters'),
-        ({"operator": "In", "values": ["b c"]}, 'label value "b c": expected at most 63 letters'),
-        ({"-a": "b"}, 'label key "-a": expected at most 63 letters'),
-        ({"a": "b c"}, 'label value "b c": expected at most 63 letters'),
+        *(
+            ({"matchExpressions": [{"key": "a"} | expression]}, message)
+            for expression, message in (
+                ({"operator": "Like", "values": ["b"]},
+                 "expected one of: In, NotIn, Exists, DoesNotExist"),
+                ({"operator": "In"}, "expected at least one value with In, for a"),
+                ({"operator": "Exists", "values": ["b"]}, "expected no values with Exists, for a"),
+                ({"key": "-a", "operator": "Exists"},
+                 'label key "-a": expected at most 63 letters'),
+                ({"operator": "In", "values": ["b c"]},
+                 'label value "b c": expected at most 63 letters'),
+            )
+        ),
+        ({"matchLabels": {"-a": "b"}}, 'label key "-a": expected at most 63 letters'),
+        ({"matchLabels": {"a": "b c"}}, 'label value "b c": expected at most 63 letters'),
     ],
 )  # fmt: skip
 def test_an_object_that_kubernetes_would_not_take_gives_one_clear_line(
-    found: dict[str, object], message: str
+    wire: dict[str, object], message: str
 ) -> None:
     """apimachinery LabelSelectorAsSelector and labels.NewRequirement."""
-    if "operator" in found:
-        wire: dict[str, object] = {"matchExpressions": [{"key": "a"} | found]}
-    else:
-        wire = {"matchLabels": found}
-
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         convert(msgspec.convert(wire, LabelSelector))
 
