@@ -67,51 +67,64 @@ class Row(NamedTuple):
 
 
 NONE = "no webhook of Istio's injector selects it"
-ROWS = [
-    Row("nobody asks for a sidecar", {}, pod(), because=NONE),
-    # namespace.
-    Row("a labelled namespace asks for all its pods", ENABLED, pod(), "namespace", DEFAULT),
-    Row("one that opts out by label", ENABLED, pod(FALSE), because=f'label {INJECT}: "false"'),
-    Row("one that opts out by annotation", ENABLED, pod({}, FALSE), because="annotation"),
-    Row("the label beats the annotation: in", ENABLED, pod(TRUE, FALSE), "namespace", DEFAULT),
-    Row("the label beats the annotation: out", ENABLED, pod(FALSE, TRUE), because="label"),
-    Row(
-        "no other word asks for a sidecar",
-        ENABLED,
-        pod({INJECT: "no"}),
-        "namespace",
-        DEFAULT,
-        "policy",
-    ),
-    Row("a namespace's no beats the pod's yes", {INJECTION: "disabled"}, pod(TRUE), because=NONE),
-    Row(
-        "any other value is a no",
-        {INJECTION: "true", REV: REVISION},
-        pod({REV: REVISION}),
-        because='; namespace label istio-injection: "true"',
-    ),
-    # rev.namespace.
-    Row("a namespace asks for the default", {REV: "default"}, pod(), "rev.namespace", DEFAULT),
-    Row("a namespace asks for a revision", {REV: REVISION}, pod(), "rev.namespace", REVISED),
-    Row("a namespace asks for what is not there", {REV: "gone"}, pod(TRUE), because=NONE),
-    # rev.object.
-    Row("a pod asks for a revision", {}, pod({REV: REVISION}), "rev.object", REVISED),
-    # object.
-    Row("a pod asks by label", {}, pod(TRUE), "object", DEFAULT),
-    Row("a pod cannot ask by annotation", {}, pod({}, TRUE), because=NONE),
-    Row("another word selects nothing", {}, pod({INJECT: "yes"}), because=NONE),
-    # What istiod never injects.
-    Row("host network", ENABLED, pod(TRUE, hostNetwork=True), because="hostNetwork"),
-    # Another data plane.
-    Row("injection beats an ambient namespace", ENABLED | AMBIENT, pod(), "namespace", DEFAULT),
-    Row(
-        "an ambient namespace alone", AMBIENT, pod(), because="; namespace label istio.io/dataplane"
-    ),
-    Row("an ambient pod alone", {}, pod(AMBIENT), because='; label istio.io/dataplane-mode: "amb'),
-]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.sentence)
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row("nobody asks for a sidecar", {}, pod(), because=NONE),
+        # namespace.
+        Row("a labelled namespace asks for all its pods", ENABLED, pod(), "namespace", DEFAULT),
+        Row("one that opts out by label", ENABLED, pod(FALSE), because=f'label {INJECT}: "false"'),
+        Row("one that opts out by annotation", ENABLED, pod({}, FALSE), because="annotation"),
+        Row("the label beats the annotation: in", ENABLED, pod(TRUE, FALSE), "namespace", DEFAULT),
+        Row("the label beats the annotation: out", ENABLED, pod(FALSE, TRUE), because="label"),
+        Row(
+            "no other word asks for a sidecar",
+            ENABLED,
+            pod({INJECT: "no"}),
+            "namespace",
+            DEFAULT,
+            "policy",
+        ),
+        Row(
+            "a namespace's no beats the pod's yes", {INJECTION: "disabled"}, pod(TRUE), because=NONE
+        ),
+        Row(
+            "any other value is a no",
+            {INJECTION: "true", REV: REVISION},
+            pod({REV: REVISION}),
+            because='; namespace label istio-injection: "true"',
+        ),
+        # rev.namespace.
+        Row("a namespace asks for the default", {REV: "default"}, pod(), "rev.namespace", DEFAULT),
+        Row("a namespace asks for a revision", {REV: REVISION}, pod(), "rev.namespace", REVISED),
+        Row("a namespace asks for what is not there", {REV: "gone"}, pod(TRUE), because=NONE),
+        # rev.object.
+        Row("a pod asks for a revision", {}, pod({REV: REVISION}), "rev.object", REVISED),
+        # object.
+        Row("a pod asks by label", {}, pod(TRUE), "object", DEFAULT),
+        Row("a pod cannot ask by annotation", {}, pod({}, TRUE), because=NONE),
+        Row("another word selects nothing", {}, pod({INJECT: "yes"}), because=NONE),
+        # What istiod never injects.
+        Row("host network", ENABLED, pod(TRUE, hostNetwork=True), because="hostNetwork"),
+        # Another data plane.
+        Row("injection beats an ambient namespace", ENABLED | AMBIENT, pod(), "namespace", DEFAULT),
+        Row(
+            "an ambient namespace alone",
+            AMBIENT,
+            pod(),
+            because="; namespace label istio.io/dataplane",
+        ),
+        Row(
+            "an ambient pod alone",
+            {},
+            pod(AMBIENT),
+            because='; label istio.io/dataplane-mode: "amb',
+        ),
+    ],
+    ids=lambda row: row.sentence,
+)
 def test_a_pod_has_a_sidecar_to_expect(row: Row) -> None:
     """community-distribution#2040, and all that namespaces and pods can ask for."""
     answer = expected(row.pod, row.namespace, HOOKS, POLICIES)
@@ -225,9 +238,8 @@ def test_a_policy_that_istiod_cannot_read_gives_one_clear_line(text: str, why: s
     assert "\n" not in str(caught.value)
 
 
-MAYBE = {INJECT: "maybe"}
 ON, OFF = InjectionPolicy(policy="enabled"), InjectionPolicy(policy="disabled")
-JOBS, ALL, PODS = parse("kind=job"), parse(""), parse("kind")
+JOBS, ALL = parse("kind=job"), parse("")
 JOB = {"kind": "job"}
 
 
@@ -239,10 +251,11 @@ JOB = {"kind": "job"}
         row("unknown is unknown", None, {}, {}, None),
         row("a label beats disabled", OFF, TRUE, {}, True),
         row("a label needs no policy to be known", None, TRUE, {}, True),
-        row("another word asks for nothing: unknown", None, MAYBE, {}, None),
+        row("another word asks for nothing: unknown", None, {INJECT: "maybe"}, {}, None),
         row("never", InjectionPolicy(never_inject=(JOBS,)), JOB, {}, False),
         row("a label beats never", InjectionPolicy(never_inject=(JOBS,)), JOB | TRUE, {}, True),
-        row("never beats always", InjectionPolicy("enabled", (JOBS,), (PODS,)), JOB, {}, False),
+        row("never beats always", InjectionPolicy("enabled", (JOBS,), (parse("kind"),)), JOB, {},
+            False),
         row("always beats disabled", InjectionPolicy("disabled", (), (JOBS,)), JOB, {}, True),
         row("always, but not this one", InjectionPolicy("disabled", (), (JOBS,)), {}, {}, False),
         row("annotation beats always", InjectionPolicy("enabled", (), (JOBS,)), JOB, FALSE, False),
@@ -382,9 +395,6 @@ def test_a_rule_covers_the_creation_of_a_pod(fields: dict[str, Any], covers: boo
     assert msgspec.convert(EVERY_POD | fields, Rule).creates_pods is covers
 
 
-PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP"}
-
-
 @pytest.mark.parametrize(
     ("fields", "ready"),
     [
@@ -402,7 +412,8 @@ def test_an_endpoint_counts_when_it_may_be_connected_to(
     fields: dict[str, Any], ready: bool
 ) -> None:
     """A port without a number is every port (discovery/v1 types.go)."""
-    found = msgspec.convert({"endpoints": [READY], "ports": [PORT], **fields}, EndpointSlice)
+    port = {"name": "https-webhook", "port": 15017, "protocol": "TCP"}
+    found = msgspec.convert({"endpoints": [READY], "ports": [port], **fields}, EndpointSlice)
 
     assert found.ready is ready
 

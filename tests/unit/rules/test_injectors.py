@@ -50,8 +50,9 @@ from unit.rules.mesh import (
 )
 from unit.rules.table import row
 
-WORKS = NativeCheck(Capability.NATIVE, "sidecars are native on request")
-INJECTS = Probe(injected=True, native=WORKS)
+INJECTS = Probe(
+    injected=True, native=NativeCheck(Capability.NATIVE, "sidecars are native on request")
+)
 
 
 def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) -> EndpointSlice:
@@ -78,7 +79,6 @@ LIVE = Facts(
 )
 
 
-UNHEARD = Probe(injected=False, why="no connection within 1 s", reached=False)
 UNSEEN = frozenset({Service("istio-system", "istiod")})
 
 
@@ -124,7 +124,9 @@ FOREIGN = base64.b64encode(base64.b64decode(BUNDLE) + b"\n").decode()
         (Liveness.REFUSED, ACTIVE,
          but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
          "connection refused"),
-        (Liveness.NOT_PROBED, ACTIVE, but(probes={target(ACTIVE): UNHEARD}), "no connection"),
+        (Liveness.NOT_PROBED, ACTIVE,
+         but(probes={target(ACTIVE): Probe(injected=False, why="no connection", reached=False)}),
+         "no connection"),
         (Liveness.NO_SERVICE, each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE}), LIVE,
          "it names neither Service nor URL"),
         (Liveness.LIVE, ACTIVE, but(slices=[endpoints("istiod", GONE), *LIVE.slices]), "injects"),
@@ -148,15 +150,15 @@ def test_the_first_check_that_fails_is_the_state(
     assert found.revision == "default"
 
 
-def test_without_any_configuration_the_injector_is_absent() -> None:
+@pytest.mark.parametrize(
+    "found", [[], [each_webhook(DEFAULT, name="webhook.cert-manager.io")]], ids=["none", "others"]
+)
+def test_without_any_configuration_the_injector_is_absent(found: list[Configuration]) -> None:
     """istio#3716: also where there are configurations of others, and none that is Istio's."""
-    others = each_webhook(DEFAULT, name="webhook.cert-manager.io")
-
-    for found in ([], [others]):
-        [injector] = evaluate(hooks_of(found), LIVE)
-        assert (injector.state, injector.live) == (Liveness.ABSENT, False)
-        assert injector.why == "no webhook configuration of Istio's injector"
-        assert (injector.configuration, injector.revision) == ("", "")
+    [injector] = evaluate(hooks_of(found), LIVE)
+    assert (injector.state, injector.live) == (Liveness.ABSENT, False)
+    assert injector.why == "no webhook configuration of Istio's injector"
+    assert (injector.configuration, injector.revision) == ("", "")
 
 
 @pytest.mark.parametrize("more", [{"caBundle": BUNDLE}, {}], ids=["its own", "the system's"])
@@ -251,20 +253,26 @@ FAR = Injector(state=Liveness.NOT_PROBED, why="no connection", configuration="fa
 DOWN = Injector(state=Liveness.REFUSED, why="it is no istiod", configuration="old")
 
 
-def test_an_injector_is_live_not_live_or_not_known() -> None:
-    names, injectors = ("new", "old", "far", "gone"), (UP, DOWN, FAR)
-    known = ControlPlanes(injectors=injectors, known=True)
-    assert [known.live(name) for name in names] == [True, False, None, False]
-    unknown = ControlPlanes(injectors=injectors, known=False)
-    assert [unknown.live(name) for name in names] == [True, None, None, None]
+@pytest.mark.parametrize(
+    ("known", "live"), [(True, [True, False, None, False]), (False, [True, None, None, None])]
+)
+def test_an_injector_is_live_not_live_or_not_known(known: bool, live: list[bool | None]) -> None:
+    planes = ControlPlanes(injectors=(UP, DOWN, FAR), known=known)
+    assert [planes.live(name) for name in ("new", "old", "far", "gone")] == live
 
 
-def test_one_live_injector_is_enough_for_a_mesh() -> None:
-    assert ControlPlanes(injectors=(DOWN, FAR, UP)).any_live is True
-    assert ControlPlanes(injectors=(DOWN, FAR), known=True).any_live is None
-    assert ControlPlanes(injectors=(DOWN,), known=True).any_live is False
-    assert ControlPlanes(injectors=(DOWN,)).any_live is None
-    assert ControlPlanes().any_live is None, "nothing is known at first"
+@pytest.mark.parametrize(
+    ("planes", "live"),
+    [
+        row("one of several", ControlPlanes(injectors=(DOWN, FAR, UP)), True),
+        row("one may be", ControlPlanes(injectors=(DOWN, FAR), known=True), None),
+        row("none", ControlPlanes(injectors=(DOWN,), known=True), False),
+        row("none that is known yet", ControlPlanes(injectors=(DOWN,)), None),
+        row("nothing is known at first", ControlPlanes(), None),
+    ],
+)
+def test_one_live_injector_is_enough_for_a_mesh(planes: ControlPlanes, live: bool | None) -> None:
+    assert planes.any_live is live
 
 
 @pytest.mark.parametrize(
@@ -389,15 +397,19 @@ def test_namespaces_that_go_take_no_pods_and_may_be_gone_in_the_middle() -> None
 
 
 PROXY = {"name": "istio-proxy"}
-ALWAYS = {**PROXY, "restartPolicy": "Always"}
 
 
-NEW = ("v1.32.0", "v1.33.1+k3s1", "v1.36.0-alpha.1", "v2.0.0")
-OTHERS = ("v1.31.9", "1.30.1", "", "v1.99999999999999999999")
-
-
-def test_only_a_new_api_server_has_no_old_kubelets() -> None:
-    assert [{*map(kubelets_assured, versions)} for versions in (NEW, OTHERS)] == [{True}, {False}]
+@pytest.mark.parametrize(
+    ("versions", "assured"),
+    [
+        (("v1.32.0", "v1.33.1+k3s1", "v1.36.0-alpha.1", "v2.0.0"), True),
+        (("v1.31.9", "1.30.1", "", "v1.99999999999999999999"), False),
+    ],
+)
+def test_only_a_new_api_server_has_no_old_kubelets(
+    versions: tuple[str, ...], assured: bool
+) -> None:
+    assert {*map(kubelets_assured, versions)} == {assured}
 
 
 @pytest.mark.parametrize(
@@ -421,7 +433,11 @@ def test_every_kubelet_has_to_run_native_sidecars(
 @pytest.mark.parametrize(
     ("spec", "capability", "why"),
     [
-        ({"initContainers": [{"name": "istio-init"}, ALWAYS]}, N, "native on request"),
+        (
+            {"initContainers": [{"name": "istio-init"}, PROXY | {"restartPolicy": "Always"}]},
+            N,
+            "native on request",
+        ),
         ({"initContainers": [PROXY]}, C, "removes restartPolicy"),
         ({"containers": [{"name": "main"}, PROXY]}, C, "no native sidecars, not even on request"),
         ({"containers": [{"name": "main"}]}, None, "no sidecar to a pod that asks for one"),

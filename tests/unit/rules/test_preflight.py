@@ -247,12 +247,20 @@ def record(holder: str | None, ago: int) -> LeaseRecord:
     return LeaseRecord(holder_identity=holder, renew_time=renewed, lease_duration_seconds=15)
 
 
-def test_a_lease_that_nobody_renews_is_a_problem() -> None:
-    bad = (record("me", 600), record("", 2), record(None, 2), None)
-    assert preflight.lease("a/b", record("me", 2), NOW).result == "ok"
-    assert {*coded(preflight.lease("a/b", each, NOW) for each in bad)} == {"problem IA0311"}
-    unclear = LeaseRecord(holder_identity="me", renew_time="soon")
-    assert preflight.lease("a/b", unclear, NOW).result == "unknown"
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (record("me", 2), "ok"),
+        (record("me", 600), "problem IA0311"),
+        (record("", 2), "problem IA0311"),
+        (record(None, 2), "problem IA0311"),
+        (None, "problem IA0311"),
+        (LeaseRecord(holder_identity="me", renew_time="soon"), "unknown IA0301"),
+    ],
+    ids=["renewed", "not renewed", "released", "of nobody", "not there", "unclear"],
+)
+def test_a_lease_that_nobody_renews_is_a_problem(found: LeaseRecord | None, says: str) -> None:
+    assert coded([preflight.lease("a/b", found, NOW)]) == [says]
 
 
 def test_what_is_unknown_does_not_work() -> None:
@@ -303,7 +311,6 @@ AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 POST = {"main": {"command": ["sh", "-c", "train; curl -XPOST localhost:15020/quitquitquit"]}}
 FETCH = {"initContainers": [{"name": "fetch", "resources": {"limits": {"memory": "2Gi"}}}]}
 NO_SIDECAR = {"annotations": {"sidecar.istio.io/inject": "false"}}
-ASKING = {"labels": {"sidecar.istio.io/inject": "true"}}
 OFTEN = {"details": POST, "restart": "OnFailure"}
 SHORT = {"spec": {"terminationGracePeriodSeconds": 0}}
 STRICT, COUNTS = JobCounts(restarts=True), JobCounts(exits=True)
@@ -337,7 +344,8 @@ SMALL.apply(
         (To.AMBIENT, {}, {}, []),
         (To.AMBIENT, {"details": POST}, {}, ["note IA0504 1 end a proxy that will not be"]),
         (To.AMBIENT, {"spec": FETCH}, {}, ["note IA0503 1 have init containers of their own"]),
-        (To.AMBIENT, ASKING, {}, ["note IA0507 1 ask for a sidecar"]),
+        (To.AMBIENT, {"labels": {"sidecar.istio.io/inject": "true"}}, {},
+         ["note IA0507 1 ask for a sidecar"]),
         (
             To.AMBIENT, NO_SIDECAR, {},
             ["IA0502 1 refuse", "note IA0514 1 have annotations without effect (sidecar."],

@@ -352,13 +352,13 @@ def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) 
     assert (result.finished, result.why) == (False, why)
 
 
-MARKS = [
-    ("RestartingAllContainers", "will be restarted with all others"),
-    ("ContainerStatusUnknown", "will be restarted (its state is unknown)"),
-]
-
-
-@pytest.mark.parametrize(("reason", "why"), MARKS)
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("RestartingAllContainers", "will be restarted with all others"),
+        ("ContainerStatusUnknown", "will be restarted (its state is unknown)"),
+    ],
+)
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
 def test_the_kubelets_own_marks_mean_another_start(policy: str, reason: str, why: str) -> None:
     """It reports the container as terminated, and starts it again (KEP-5307, kubernetes#22607)."""
@@ -367,24 +367,41 @@ def test_the_kubelets_own_marks_mean_another_start(policy: str, reason: str, why
     assert (result.finished, result.why) == (False, f"exited 137 ({reason}), {why}")
 
 
-def test_statuses_that_contradict_each_other_say_nothing() -> None:
-    """Whichever comes first. A status that is there twice contradicts nothing."""
-    done, running = ({"name": "main", "state": state} for state in (exited(0), RUNNING))
-    for listed in ([done, running], [running, done], [done, running, done], [done, done]):
-        pod = job({"main": MISSING}, status={"containerStatuses": listed})
-        result = finished(pod.containers[0], pod)
-        assert result.finished is (running not in listed)
-        assert result.finished or result.why == "no status yet"
+ENDED, RUNS = ({"name": "main", "state": state} for state in (exited(0), RUNNING))
 
 
-OLD, NEW = ("v1.33.13", "v1.9.1"), ("v1.35.0", "v1.36.3+k3s1", "1.36")
-UNCLEAR = ("v1.34.4", "v1.350000", "v2.0.0", "", "v1." + "3" * 1_000_000)
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        ([ENDED, RUNS], "no status yet"),
+        ([RUNS, ENDED], "no status yet"),
+        ([ENDED, RUNS, ENDED], "no status yet"),
+        # A status that is there twice contradicts nothing.
+        ([ENDED, ENDED], "exited 0, not restarted (restartPolicy Never)"),
+    ],
+)
+def test_statuses_that_contradict_each_other_say_nothing(
+    listed: list[dict[str, Any]], why: str
+) -> None:
+    """Whichever comes first."""
+    pod = job({"main": MISSING}, status={"containerStatuses": listed})
+    assert finished(pod.containers[0], pod) == (RUNS not in listed, why)
 
 
-def test_which_kubelets_obey_the_restart_policy_of_a_single_container() -> None:
+@pytest.mark.parametrize(
+    ("versions", "obey"),
+    [
+        (("v1.33.13", "v1.9.1"), False),
+        (("v1.35.0", "v1.36.3+k3s1", "1.36"), True),
+        (("v1.34.4", "v1.350000", "v2.0.0", "", "v1." + "3" * 1_000_000), None),
+    ],
+    ids=["old", "new", "unclear"],
+)
+def test_which_kubelets_obey_the_restart_policy_of_a_single_container(
+    versions: tuple[str, ...], obey: bool | None
+) -> None:
     """From 1.35 on; 1.34 has a gate for it that nobody can ask for."""
-    found = [{*map(obeys, versions)} for versions in (OLD, NEW, UNCLEAR)]
-    assert found == [{False}, {True}, {None}]
+    assert {*map(obeys, versions)} == {obey}
 
 
 @pytest.mark.parametrize(

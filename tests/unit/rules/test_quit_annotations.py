@@ -49,20 +49,16 @@ def annotated(containers: dict[str, State] | None = None, **annotations: str) ->
     )
 
 
-UNNAMED = "not named by annotation istio-aux.io/quit-after"
-IGNORED = "annotation istio-aux.io/sidecars"
-
-
 @pytest.mark.parametrize(
     ("key", "value", "option", "why"),
     [
         *(
-            ("quit_after", value, "", UNNAMED)
+            ("quit_after", value, "", "not named by annotation istio-aux.io/quit-after")
             for value in ("main", "main,wait", " main , wait ,", "main,,main")
         ),
         # Names of no container are ignored there.
         *(
-            ("sidecars", value, "", IGNORED)
+            ("sidecars", value, "", "annotation istio-aux.io/sidecars")
             for value in ("dind=ignore", "nobody=native , dind=ignore")
         ),
         ("sidecars", "", "dind=ignore", "option sidecars"),
@@ -168,10 +164,10 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
     assert decision.until is None
 
 
-BAD = {"quit": "flase", "quit_after": "nobody", "sidecars": "dind=7/x", "grace": "soon"}
-
-
-@pytest.mark.parametrize(("key", "value"), BAD.items())
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("quit", "flase"), ("quit_after", "nobody"), ("sidecars", "dind=7/x"), ("grace", "soon")],
+)
 def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
     key: str, value: str
 ) -> None:
@@ -265,12 +261,11 @@ def test_the_command_names_the_agents_port_and_not_envoys() -> None:
 
 # Sidecars that are told to exit before the proxy.
 
-TELLS_FIRST = QuitPolicy(sidecars=parse("vault-agent=quit,my-proxy=9000/stop"))
-VAULT = {"main": exited(0), "istio-proxy": RUNNING, "vault-agent": RUNNING}
-
 
 def test_a_sidecar_with_a_rule_goes_before_the_proxy() -> None:
-    decision = decided(Quit, job(VAULT), TELLS_FIRST)
+    pod = job({"main": exited(0), "istio-proxy": RUNNING, "vault-agent": RUNNING})
+    policy = QuitPolicy(sidecars=parse("vault-agent=quit,my-proxy=9000/stop"))
+    decision = decided(Quit, pod, policy)
 
     assert (decision.target, decision.port, decision.ways) == (
         "vault-agent", 8200, (Way.PORT_FORWARD,),
@@ -398,7 +393,6 @@ def test_a_classic_one_is_told_to_exit_or_keeps_the_proxy(row: Known) -> None:
 
 
 GOOGLES = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.14.1"
-MIRROR = "mirror.example:5000/gcr/alloydb-connectors/alloydb-auth-proxy@sha256:0"
 VAULT_ARG = "echo ${VAULT_CONFIG?} | base64 -d > /home/vault/config.json && vault agent -config="
 INJECTED: dict[str, Any] = {
     "image": "hashicorp/vault:1.20", "command": ["/bin/sh", "-ec"],
@@ -419,7 +413,9 @@ def vault(text: str) -> dict[str, Any]:
     ("name", "details", "lacks"),
     [
         ("cloud-sql-proxy", {"image": GOOGLES}, "its flag --quitquitquit"),
-        ("alloydb-auth-proxy", {"image": MIRROR}, "its flag --quitquitquit"),
+        ("alloydb-auth-proxy",
+         {"image": "mirror.example:5000/gcr/alloydb-connectors/alloydb-auth-proxy@sha256:0"},
+         "its flag --quitquitquit"),
         ("cloud-sql-proxy",
          {"image": GOOGLES, "command": ["/cloud-sql-proxy", "--port=$(PORT)", "a:b:c"],
           "args": ["--quitquitquit=false"], **variable("CSQL_PROXY_QUITQUITQUIT", "0")},

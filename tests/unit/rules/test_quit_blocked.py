@@ -49,9 +49,6 @@ SET_UP = {"istio-init": exited(0)}
 EARLY = "fetch runs before istio-proxy: `istio-aux.io/start: native` has the proxy start first"
 
 
-INJECTED = {"sidecar.istio.io/status": "{}"}
-
-
 def starting(
     inits: dict[str, State], main: State = MADE, *, started: str = "", restarts: int = 0,
     phase: str = "Pending", **fields: Any,
@@ -165,7 +162,12 @@ def test_a_payload_that_the_kubelet_forgets_to_start_again_is_named(
     ("pod", "state"),
     [
         (job({"main": exited(0)}, **NATIVE), "blocked"),
-        (starting({**SET_UP, "istio-proxy": RUNNING}, annotations=INJECTED), "unstarted"),
+        (
+            starting(
+                {**SET_UP, "istio-proxy": RUNNING}, annotations={"sidecar.istio.io/status": "{}"}
+            ),
+            "unstarted",
+        ),
     ],
     ids=["ends", "starts"],
 )
@@ -183,7 +185,6 @@ WRAPPED = [
     "python train.py 1>/var/log/katib/metrics.log 2>&1 && echo completed > /var/log/katib/$$$$.pid"
 ]
 ARGS = ["-t", "random-7c9k", "-m", "loss", "-o-type", "minimize", "-s-db", "katib-db-manager:6789"]
-SHARED = {"shareProcessNamespace": True}
 DONE = {"training-container": exited(0)}
 CLASSIC: dict[str, State] = {**DONE, COLLECTOR: RUNNING, "istio-proxy": RUNNING}
 
@@ -198,7 +199,7 @@ def trial(
     """A pod as Katib's webhook makes it (v0.18 pkg/webhook/v1beta1/pod)."""
     details = {"training-container": {"args": training}}
     details |= {name: {"args": args} for name in containers if name.startswith("metrics-")}
-    more.setdefault("spec", SHARED)
+    more.setdefault("spec", {"shareProcessNamespace": True})
     return job(containers, details=details, **more)
 
 
@@ -309,32 +310,27 @@ def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(pod: Po
     assert "not deleted" not in decision.reason
 
 
-FAILS = "the {} would fail: its operator counts a pod that is deleted as failed"
-FAILING = [
-    ("MPIJob", "OnFailure"),
-    ("PyTorchJob", "Never"),
-    ("TFJob", "Never"),
-    ("TFJob", "OnFailure"),
-    ("XGBoostJob", "OnFailure"),
-]
-STRANGERS = [
-    ("argoproj.io/v1alpha1", "Workflow"),
-    ("example.org/v1", "Job"),
-    ("batch/v1", "CronJob"),
-    ("v1", "Job"),
-    ("", ""),
-]
 UNREPORTED = "the state of its payload is not known"
 
 
 @pytest.mark.parametrize(
     ("pod", "why"),
     [
-        *((kubeflow(kind, restart), FAILS.format(kind)) for kind, restart in FAILING),
+        *(
+            (kubeflow(kind, restart),
+             f"the {kind} would fail: its operator counts a pod that is deleted as failed")
+            for kind, restart in (
+                ("MPIJob", "OnFailure"), ("PyTorchJob", "Never"), ("TFJob", "Never"),
+                ("TFJob", "OnFailure"), ("XGBoostJob", "OnFailure"),
+            )
+        ),
         *(
             (lost(owner=(version, kind)),
              f"its controller {kind} ({version}) is not known to make a new pod")
-            for version, kind in STRANGERS
+            for version, kind in (
+                ("argoproj.io/v1alpha1", "Workflow"), ("example.org/v1", "Job"),
+                ("batch/v1", "CronJob"), ("v1", "Job"), ("", ""),
+            )
         ),
         (lost(), "the pod has no controller that would make a new one"),
         (lost(MISSING, owner=JOB), UNREPORTED),

@@ -181,12 +181,6 @@ def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
 Change = Callable[[Story], None]
 
 
-DELETED = (
-    "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, not ended: "
-    "istio-proxy (running); istio-proxy is left alone, as its payload may still need it"
-)
-
-
 def leave(story: Story) -> None:
     story.state.unwatched = True
 
@@ -212,10 +206,13 @@ def stop(story: Story) -> None:
         (None, None, GONE),
         (None, pod(main=RUNNING), superseded("not finished: main (running)")),
         (None, pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
-        (None, pod(deleting=True), superseded(DELETED)),
+        (None, pod(deleting=True), superseded(
+            "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, not ended:"
+            " istio-proxy (running); istio-proxy is left alone, as its payload may still need it"
+        )),
     ],
     ids=["deselected", "deposed", "stopping", "gone", "restarted", "exited before", "deleted"],
-)
+)  # fmt: skip
 def test_the_state_read_right_before_an_attempt_decides(
     change: Change | None, seen: Pod | None, outcome: Any
 ) -> None:

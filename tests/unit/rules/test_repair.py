@@ -55,7 +55,6 @@ INJECT = "sidecar.istio.io/inject"
 NAME = "app.kubernetes.io/name"
 INJECTED = {"sidecar.istio.io/status": "{}"}
 LONG = {f"a{number}": "" for number in range(1_001)}
-IGNORED_BY_ISTIO = ("kube-system", "kube-public", "kube-node-lease", "local-path-storage")
 JOBS = [
     JOB,
     ("kubeflow.org/v2beta1", "MPIJob"),
@@ -116,7 +115,10 @@ def test_restarted(row: Row) -> None:
         unmeshed(labels={INJECT: "false"}, annotations={INJECT: "true"}),
         f'label {INJECT}: "false"',
     ),
-    *(Row(f"a pod of {name}", unmeshed(namespace=name), name) for name in IGNORED_BY_ISTIO),
+    *(
+        Row(f"a pod of {name}", unmeshed(namespace=name), name)
+        for name in ("kube-system", "kube-public", "kube-node-lease", "local-path-storage")
+    ),
     *(
         Row(
             f"a pod of Juju itself: {key}",

@@ -109,7 +109,7 @@ def test_resources_of_another_shape_are_unreadable_and_limits_and_null_are_no_re
     assert requests(job({"main": RUNNING}, details={"main": {"resources": own}})) == held
 
 
-SIZE, OWN = "sidecar.istio.io/proxy", {"cpu": "500m", "memory": "512Mi"}
+OWN = {"cpu": "500m", "memory": "512Mi"}
 DEFAULT = ", if Istio's proxy has its default size"
 ROOM = {"requests": {"cpu": "600m", "memory": "640Mi"}}
 BOTH, CPU, MEMORY = "0.6 CPUs, 640Mi of memory", {"cpu": "2"}, {"memory": "128Mi"}
@@ -149,22 +149,35 @@ def test_a_pod_says_what_its_own_resources_need_for_its_sidecar(
         assert resources.too_small(pod, native=is_native) == (begin + says if says else "")
 
 
-def test_the_proxy_has_the_size_of_its_annotations_and_runs_before_init_containers() -> None:
-    own = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
-    inits = [{"name": "fetch", "resources": {"requests": {"cpu": "950m"}}}]
+SIZED = {
+    "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+    "initContainers": [{"name": "fetch", "resources": {"requests": {"cpu": "950m"}}}],
+}
 
-    def says(native: bool, **sizes: str) -> str:
-        annotations = {f"{SIZE}{key}": value for key, value in sizes.items()}
-        pod = job({"main": None}, spec={**own, "initContainers": inits}, annotations=annotations)
-        return resources.too_small(pod, native=native).partition(" has ")[2]
 
-    assert says(True) == f"requests of 1.05 CPUs or more{DEFAULT}"
-    assert (says(False), says(True, CPU="50m")) == ("", "")
-    assert says(False, CPULimit="1500m") == "requests of 1.5 CPUs or more"
-    assert says(True, Memory="2Gi") == "requests of 2Gi of memory or more"
-    there = {"main": None, "istio-proxy": None}
-    assert resources.too_small(job(there, spec=own | {"initContainers": inits}), native=True) == ""
-    assert says(True, CPU="much", CPULimit="9" * 99) == f"requests of 1.05 CPUs or more{DEFAULT}"
+@pytest.mark.parametrize(
+    ("native", "sizes", "says"),
+    [
+        (True, {}, f"requests of 1.05 CPUs or more{DEFAULT}"),
+        (False, {}, ""),
+        (True, {"CPU": "50m"}, ""),
+        (False, {"CPULimit": "1500m"}, "requests of 1.5 CPUs or more"),
+        (True, {"Memory": "2Gi"}, "requests of 2Gi of memory or more"),
+        (True, {"CPU": "much", "CPULimit": "9" * 99}, f"requests of 1.05 CPUs or more{DEFAULT}"),
+    ],
+)
+def test_the_proxy_has_the_size_of_its_annotations_and_runs_before_init_containers(
+    native: bool, sizes: dict[str, str], says: str
+) -> None:
+    annotations = {f"sidecar.istio.io/proxy{key}": value for key, value in sizes.items()}
+    pod = job({"main": None}, spec=SIZED, annotations=annotations)
+    assert resources.too_small(pod, native=native).partition(" has ")[2] == says
+
+
+def test_resources_of_a_pod_that_has_its_proxy_are_large_enough() -> None:
+    assert (
+        resources.too_small(job({"main": None, "istio-proxy": None}, spec=SIZED), native=True) == ""
+    )
 
 
 @pytest.mark.parametrize("capability", [Capability.NATIVE, Capability.CLASSIC])
@@ -184,25 +197,23 @@ def test_admission_warns_of_a_pod_that_will_be_refused(capability: Capability) -
     assert planned({"metadata": refuses, "spec": spec}).warnings == ()
 
 
-def test_what_all_pods_hold_is_one_line() -> None:
-    pods = (Requests(millicpu=1500, memory=2**30, gpus=1), Requests(memory=2**29), Requests())
-    assert str(resources.total(pods)) == "1 GPU, 1.5 CPUs, 1.5Gi of memory"
-    assert str(Requests(millicpu=1000)) == "1 CPU"
-    assert str(Requests(gpus=24, memory=1023)) == "24 GPUs, 1023 of memory"
-    assert str(Requests(memory=2**63 - 1)) == "8Ei of memory"
-    assert str(Requests()) == ""
+@pytest.mark.parametrize(
+    ("held", "line"),
+    [
+        (resources.total((Requests(millicpu=1500, memory=2**30, gpus=1), Requests(memory=2**29),
+                          Requests())), "1 GPU, 1.5 CPUs, 1.5Gi of memory"),
+        (Requests(millicpu=1000), "1 CPU"),
+        (Requests(gpus=24, memory=1023), "24 GPUs, 1023 of memory"),
+        (Requests(memory=2**63 - 1), "8Ei of memory"),
+        (Requests(), ""),
+    ],
+)  # fmt: skip
+def test_what_all_pods_hold_is_one_line(held: Requests, line: str) -> None:
+    assert str(held) == line
 
 
 EARLY = datetime(2026, 11, 20, 7, 12, tzinfo=UTC)
-LATE = EARLY + timedelta(days=1)
-EIGHT = Requests(gpus=8, millicpu=500)
-
-
-held = partial(pods.held, since=LATE, requests=EIGHT)
-
-
-def texts(*pods: Found) -> list[str]:
-    return [one.text for one in run_now(group(pods))]
+held = partial(pods.held, since=EARLY + timedelta(days=1), requests=Requests(gpus=8, millicpu=500))
 
 
 def test_the_holder_of_most_gpus_comes_first_then_that_of_most_pods() -> None:
@@ -239,7 +250,7 @@ FIX, SINCE = "set x: false", "since 2026-11-21 07:12Z"
           "times in UTC", "many holders", "fixes divide holders", "the proxy"],
 )  # fmt: skip
 def test_holders_are_told_in_short_lines(pods: list[Found], lines: list[str]) -> None:
-    assert texts(*pods) == lines
+    assert [one.text for one in run_now(group(pods))] == lines
 
 
 # What ResourceQuotas and LimitRanges allow: what is kept of them, and what is not known.

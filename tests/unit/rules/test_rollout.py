@@ -181,15 +181,11 @@ def test_who_leads_next_waits_for_a_replacement_that_is_not_ready(ahead: float) 
     assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
 
 
-UNKNOWN_NOW = bare("c", sidecar=Sidecar.UNKNOWN, restart=False)
-OPTED_OUT = bare("c", sidecar=Sidecar.UNWANTED, restart=False)
-
-
 @pytest.mark.parametrize(
     ("pods", "expected"),
     [
-        ([UNKNOWN_NOW], Defer),
-        ([OPTED_OUT], Next),
+        ([bare("c", sidecar=Sidecar.UNKNOWN, restart=False)], Defer),
+        ([bare("c", sidecar=Sidecar.UNWANTED, restart=False)], Next),
         ([going(bare("a")), bare("c")], Stop),
         ([going(bare("a"))], Defer),
         ([], Defer),
@@ -372,9 +368,6 @@ def test_a_pod_that_is_not_ready_goes_first(
     assert (found.pod.name if isinstance(found, Next) else found) == expected
 
 
-PROXY = {"istio-proxy": RUNNING}
-
-
 @pytest.mark.parametrize(
     ("fields", "context", "expected"),
     [
@@ -392,7 +385,10 @@ PROXY = {"istio-proxy": RUNNING}
         ({"ready": False}, (REPORT,), {"sidecar": Sidecar.MISSING}),
         ({}, (RESTART, UNKNOWN), {"sidecar": Sidecar.UNKNOWN, "ready": True}),
         ({}, (RESTART, NO), {"sidecar": Sidecar.UNWANTED, "ready": True}),
-        ({"containers": PROXY}, (RESTART,), {"sidecar": Sidecar.PRESENT, "ready": True}),
+        (
+            {"containers": {"istio-proxy": RUNNING}}, (RESTART,),
+            {"sidecar": Sidecar.PRESENT, "ready": True},
+        ),
         (
             {"deleting": True}, (RESTART,),
             {"sidecar": Sidecar.UNWANTED, "deleting": True, "deleted": DELETED - 30},

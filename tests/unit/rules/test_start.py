@@ -55,8 +55,6 @@ from unit.rules.starting import (
 )
 from unit.steps import steps
 
-WITH_HOLD = {CONFIG: HOLD, STARTED_WITH: "hold"}
-
 
 def new_pod(**fields: Any) -> dict[str, Any]:
     return document({"main": None}, phase="Pending", **fields)
@@ -79,7 +77,7 @@ def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
     """The API server refuses pods with more than 256 KiB of annotations."""
-    ours = sum(len(key) + len(value) for key, value in WITH_HOLD.items())
+    ours = sum(len(key) + len(value) for key, value in start_cases.HELD.items())
     room = (256 << 10) - ours - len("é".encode()) - 1 + spare
     result = planned(new_pod(annotations={"é": "x" * room, "a": ""}))
     assert bool(result.ops) == (spare == 0)

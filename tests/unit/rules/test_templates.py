@@ -14,15 +14,10 @@ from istio_aux.model.templates import WORKLOADS
 POD = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
 JOBS = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": POD}}}]}
 ONE = {"template": POD}
-RUNTIME = {"template": {"spec": JOBS}}
 FIELDS = {
     "TFJob": "tf", "PyTorchJob": "pytorch", "XGBoostJob": "xgb", "MPIJob": "mpi",
     "PaddleJob": "paddle", "JAXJob": "jax",
 }  # fmt: skip
-TRAINING = [
-    ("kubeflow.org", kind, {f"{field}ReplicaSpecs": {"Worker": ONE}}, "x-worker-*", "Never")
-    for kind, field in FIELDS.items()
-]
 
 
 def manifest(**spec: object) -> dict[str, Any]:
@@ -37,9 +32,11 @@ def manifest(**spec: object) -> dict[str, Any]:
         ("", "ReplicationController", ONE, "x-*", None),
         ("batch", "Job", ONE, "x-*", None),
         ("batch", "CronJob", {"jobTemplate": {"spec": ONE}}, "x-*", None),
-        *TRAINING,
+        *[("kubeflow.org", kind, {f"{field}ReplicaSpecs": {"Worker": ONE}}, "x-worker-*", "Never")
+          for kind, field in FIELDS.items()],
         ("jobset.x-k8s.io", "JobSet", JOBS, "x-node-*", "OnFailure"),
-        ("trainer.kubeflow.org", "TrainingRuntime", RUNTIME, "x-node-*", "OnFailure"),
+        ("trainer.kubeflow.org", "TrainingRuntime", {"template": {"spec": JOBS}}, "x-node-*",
+         "OnFailure"),
     ],
 )  # fmt: skip
 def test_the_pod_of_each_kind_is_found(
