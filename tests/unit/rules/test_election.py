@@ -107,12 +107,23 @@ def test_nothing_is_remembered_of_a_text_that_is_not_ours(text: str) -> None:
     assert read_checkpoint(text) is None
 
 
-def test_versions_of_istio_aux_understand_each_other() -> None:
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (
+            '{"failed":{"u-1":"2026-11-22T14:00:00Z"},"injectors":{}}',
+            Checkpoint({"u-1": datetime(2026, 11, 22, 14, tzinfo=UTC)}),
+        ),
+        (
+            '{"replaced":{"a/b":{"pod":"web-1","uid":"u-1","more":[1]}},"more":{"so":1}}',
+            Checkpoint(replaced={"a/b": Replaced("web-1", "u-1")}),
+        ),
+    ],
+    ids=["an older one", "a newer one"],
+)
+def test_versions_of_istio_aux_understand_each_other(text: str, left: Checkpoint) -> None:
     """A field that is missing has a default, and an unknown one is skipped."""
-    older = read_checkpoint('{"failed":{"u-1":"2026-11-22T14:00:00Z"},"injectors":{}}')
-    assert older == Checkpoint({"u-1": datetime(2026, 11, 22, 14, tzinfo=UTC)})
-    newer = '{"replaced":{"a/b":{"pod":"web-1","uid":"u-1","more":[1]}},"more":{"so":1}}'
-    assert read_checkpoint(newer) == Checkpoint(replaced={"a/b": Replaced("web-1", "u-1")})
+    assert read_checkpoint(text) == left
 
 
 def test_what_is_left_is_bounded_by_what_an_api_server_stores() -> None:

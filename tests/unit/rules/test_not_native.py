@@ -186,24 +186,37 @@ def test_whether_a_job_allows_the_restart_of_a_proxy_is_known_by_its_limit(
     assert JobCounts.of(replace(spec, backoff_limit=limit + 1)).restarts is False
 
 
-def test_the_job_is_read_only_where_something_depends_on_it() -> None:
-    short = pod(owner=BY_A_JOB, terminationGracePeriodSeconds=0)
-    for how, found in ((UNASKED, says(POST, owner=BY_A_JOB)), (ON_REQUEST, short)):
-        assert planned(found, how).job
-        assert planned(found, replace(how, job=JobCounts())).job is None
-        assert planned(found, StartPolicy()).job is None
-    others = (
-        *(short, pod(owner=BY_A_JOB), says(POST)),
-        *(says(POST, owner=BY_A_JOB, **more) for more in (NEVER, FETCH)),
-    )
-    for found in others:
-        assert planned(found, UNASKED).job is None
-    assert planned(short, UNASKED).warnings == (), "it is not known that its Job counts"
+SHORT = pod(owner=BY_A_JOB, terminationGracePeriodSeconds=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "how", "read"),
+    [
+        (says(POST, owner=BY_A_JOB), UNASKED, True),
+        (says(POST, owner=BY_A_JOB), replace(UNASKED, job=JobCounts()), False),
+        (says(POST, owner=BY_A_JOB), StartPolicy(), False),
+        (says(POST, owner=BY_A_JOB, restartPolicy="Never"), UNASKED, False),
+        (says(POST, owner=BY_A_JOB, **FETCH), UNASKED, False),
+        (says(POST), UNASKED, False),
+        (pod(owner=BY_A_JOB), UNASKED, False),
+        (SHORT, ON_REQUEST, True),
+        (SHORT, replace(ON_REQUEST, job=JobCounts()), False),
+        (SHORT, StartPolicy(), False),
+        (SHORT, UNASKED, False),
+    ],
+)
+def test_the_job_is_read_only_where_something_depends_on_it(
+    found: dict[str, Any], how: StartPolicy, read: bool
+) -> None:
+    assert bool(planned(found, how).job) is read
+
+
+def test_its_author_is_warned_where_istio_makes_it_native_unasked() -> None:
+    assert planned(SHORT, UNASKED).warnings == (), "it is not known that its Job counts"
     [warning] = planned(says(POST), UNASKED).warnings
     assert warning.startswith(f"IA0504: native, as Istio makes it unasked, although {ENDS}")
 
 
-NEVER = {"restartPolicy": "Never"}
 MORE = needs(LARGE)
 LIMITED: dict[str, tuple[dict[str, Any], tuple[Limit, ...] | None, str]] = {
     "a quota": (needing(MORE), limit("2Gi"), "limits.memory, by ResourceQuota small"),

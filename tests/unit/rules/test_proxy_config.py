@@ -99,12 +99,12 @@ def test_what_istio_refuses_stays_byte_for_byte_and_is_reported(file: Path) -> N
     assert merge.warning.isprintable()
 
 
-LONG = "\n".join(f"a{number}: {'b' * 50}" for number in range(250))
-
-
 @pytest.mark.parametrize(
     "text",
-    ["null: 1", "a: .inf", "a: *nobody", "a: &x [*x]", "<<: a", "# why?\na: b", LONG],
+    [
+        *("null: 1", "a: .inf", "a: *nobody", "a: &x [*x]", "<<: a", "# why?\na: b"),
+        "\n".join(f"a{number}: {'b' * 50}" for number in range(250)),
+    ],
     ids=lambda text: text[:12],
 )
 def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
@@ -145,8 +145,6 @@ def test_a_very_long_text_stays_and_is_reported() -> None:
     long = Pod(metadata=Metadata(annotations={ANNOTATION: "a: " + "b" * 17_000}))
     assert read(long).text is None
     assert "longer than 16 KiB" in (read(long).warning or "")
-    short = Pod(metadata=Metadata(annotations={ANNOTATION: "a: b"}))
-    assert read(short).text == f"a: b\n{HOLD}: true"
 
 
 def is_inserted(text: str, result: str) -> bool:

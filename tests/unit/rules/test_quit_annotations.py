@@ -520,10 +520,6 @@ def test_it_stays_where_anything_speaks_against_it(case: dict[str, Any], why: st
     assert bool(warned) is found.counted, "what nobody asked for warns only where it matters"
 
 
-def test_a_bad_grace_period_of_the_proxy_leaves_it_as_native_as_without() -> None:
-    assert started(SQL, annotations={QUIT_GRACE: "soon"}) == started(SQL) != []
-
-
 def test_it_stays_where_the_annotations_leave_no_room_for_a_start_order() -> None:
     """A native sidecar that starts before a classic proxy has no network."""
     annotations = {"note": "x" * ((256 << 10) - 64)}
@@ -533,19 +529,31 @@ def test_it_stays_where_the_annotations_leave_no_room_for_a_start_order() -> Non
     assert plan.warnings[0].startswith("left alone: the annotations would have")
 
 
-def test_start_mode_none_leaves_it_beside_a_native_proxy() -> None:
-    proxy = {"initContainers": [container("istio-proxy", restartPolicy="Always")]}
-    injected: dict[str, Any] = {"annotations": {"sidecar.istio.io/status": "{}"}, "spec": proxy}
-    none = StartPolicy(capability=Capability.NATIVE, mode=StartMode.NONE)
-
-    assert started(SQL, **injected) == ["cloud-sql-proxy*"]
-    assert started(SQL, none, **injected) == []
+BESIDE_NATIVE: dict[str, Any] = {
+    "annotations": {"sidecar.istio.io/status": "{}"},
+    "spec": {"initContainers": [container("istio-proxy", restartPolicy="Always")]},
+}
+SCRIPTED = next(row for row in KNOWN if row.is_script)
 
 
-def test_the_shell_of_an_injector_is_no_script() -> None:
-    vault = next(row for row in KNOWN if row.is_script)
-    made = beside(vault, command=["/bin/sh", "-ec"], args=["vault agent -config=/home/config"])
-    assert started(vault, containers=made, annotations={NATIVE_SIDECAR: "true"}) == ["vault-agent*"]
+@pytest.mark.parametrize(
+    ("known", "how", "case", "init"),
+    [
+        row("a bad grace period of the proxy", SQL, NATIVE, {"annotations": {QUIT_GRACE: "soon"}},
+            ["cloud-sql-proxy*"]),
+        row("beside a native proxy", SQL, NATIVE, BESIDE_NATIVE, ["cloud-sql-proxy*"]),
+        row("beside a native proxy in mode none", SQL,
+            StartPolicy(capability=Capability.NATIVE, mode=StartMode.NONE), BESIDE_NATIVE, []),
+        row("the shell of an injector is no script", SCRIPTED, NATIVE,
+            {"annotations": {NATIVE_SIDECAR: "true"}, "containers": beside(
+                SCRIPTED, command=["/bin/sh", "-ec"], args=["vault agent -config=/home/config"])},
+            ["vault-agent*"]),
+    ],
+)  # fmt: skip
+def test_what_else_is_said_of_its_pod_decides_whether_it_becomes_native(
+    known: Known, how: StartPolicy, case: dict[str, Any], init: list[str]
+) -> None:
+    assert started(known, how, **case) == init
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,12 @@ def superseded(reason: str) -> End:
     return End(QuitOutcome.SUPERSEDED, reason)
 
 
-def pod(main: State = DONE, proxy: State = RUNNING, version: int = 0, **more: Any) -> Pod:
+def pod(
+    main: State = DONE, proxy: State = RUNNING, version: int = 0, created: str = "", **more: Any
+) -> Pod:
     body = document({"istio-proxy": proxy, "main": main}, **more)
-    body["metadata"].update(resourceVersion=str(version or ""), labels={})
+    about = {"resourceVersion": str(version or ""), "creationTimestamp": created or None}
+    body["metadata"] |= about | {"labels": {}}
     return pods.convert(body)
 
 
@@ -130,10 +133,9 @@ def test_a_pod_was_not_kept_for_longer_than_it_has_existed(
     payload: str, proxy: str, seconds: float
 ) -> None:
     """Whatever the kubelet, or somebody in its place, writes. The pod is 20 s old."""
-    body = document({"istio-proxy": exited(0, at=proxy), "main": exited(0, at=payload)})
-    body["metadata"]["creationTimestamp"] = "2026-11-21T08:16:20Z"
+    ended = exited(0, at=payload), exited(0, at=proxy)
     story = Story().told()
-    story.watched(pods.convert(body))
+    story.watched(pod(*ended, created="2026-11-21T08:16:20Z"))
     end = story.awake()
     assert isinstance(end, End)
     assert end.after_payload == seconds
@@ -294,23 +296,19 @@ def test_a_process_that_starts_later_believes_a_node_within_bounds(
 ) -> None:
     """A grace period of 30 s goes on where it was, and does not begin again."""
     end = exited(0, at=at) if at else {"terminated": {"exitCode": 0}}
-    body = document({"istio-proxy": RUNNING, "main": end})
-    body["metadata"]["creationTimestamp"] = created
-    story = Story(pods.convert(body), policy=QuitPolicy(grace=30))
+    story = Story(pod(end, created=created), policy=QuitPolicy(grace=30))
     assert story.state.until == until
     assert story.state.asks_for == "quit"
 
 
 def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
-    body = document(
-        {"istio-proxy": RUNNING, "main": exited(1)}, restart="OnFailure",
-        details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
-    )  # fmt: skip
-    story = Story(pods.convert(body), policy=QuitPolicy(grace=30))
+    details = {"main": {"restartPolicy": "Never"}}
+    seen = pod(exited(1), restart="OnFailure", details=details, spec={"nodeName": "node-1"})
+    story = Story(seen, policy=QuitPolicy(grace=30))
     assert story.awake() == Look(), "and the node is asked"
     story.kubelet = OBEYS
     for seconds in (20, 40):
-        story.watched(pods.convert(body), after(seconds))
+        story.watched(seen, after(seconds))
         assert story.state.until == after(50)
 
 

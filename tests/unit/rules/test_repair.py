@@ -221,23 +221,44 @@ def test_reported_under_restart(row: Row) -> None:
     assert decision.reason.startswith(found + row.because)
 
 
-@pytest.mark.parametrize("policy", [REPORT, RESTART])
-def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolicy) -> None:
+@pytest.mark.parametrize(
+    ("policy", "expectation", "action"),
+    [
+        *(
+            (policy, *found)
+            for policy in (REPORT, RESTART)
+            for found in (
+                (UNKNOWN, ReportUnmeshed(
+                    f"not known whether the pod should have a sidecar: {UNKNOWN.reason}",
+                    Code.MESH_UNKNOWN)),
+                (NO, Skip(reason=NO.reason)),
+            )
+        ),
+        (REPORT, YES, ReportUnmeshed(
+            f"the pod has no sidecar and should have one: {YES.reason}", Code.NO_SIDECAR)),
+        (NONE, YES, Skip(reason="race-policy: none")),
+    ],
+)  # fmt: skip
+def test_a_pod_is_never_restarted_on_a_guess_or_without_need(
+    policy: RepairPolicy, expectation: Expectation, action: RepairAction
+) -> None:
     """Unknown is never healthy: it is reported, but not that the pod is unmeshed.
 
     istio#3716: under `report` an unmeshed pod is found, and not touched.
     """
-    reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
-    unknown = ReportUnmeshed(reason, Code.MESH_UNKNOWN)
-    assert decide(unmeshed(), policy, UNKNOWN) == unknown
-    assert decide(unmeshed(), policy, NO) == Skip(reason=NO.reason)
-    assert decide(unmeshed(), NONE) == Skip(reason="race-policy: none")
-    reason = f"the pod has no sidecar and should have one: {YES.reason}"
-    assert decide(unmeshed(), REPORT) == ReportUnmeshed(reason, Code.NO_SIDECAR)
-    for live, because in (False, "is not live"), (None, "not known if the injector is live"):
-        away = decide(unmeshed(), live=live)
-        assert isinstance(away, ReportUnmeshed), "the API server might refuse the new pod"
-        assert (away.unmeshed, away.reason.endswith(because)) == (True, True)
+    assert decide(unmeshed(), policy, expectation) == action
+
+
+@pytest.mark.parametrize(
+    ("live", "because"), [(False, "is not live"), (None, "not known if the injector is live")]
+)
+def test_a_pod_is_only_reported_while_its_injector_is_not_live(
+    live: bool | None, because: str
+) -> None:
+    """The API server might refuse the new pod."""
+    away = decide(unmeshed(), live=live)
+    assert isinstance(away, ReportUnmeshed)
+    assert (away.unmeshed, away.reason.endswith(because)) == (True, True)
 
 
 # Pods of an ambient mesh.

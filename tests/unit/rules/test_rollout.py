@@ -521,15 +521,24 @@ def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) ->
     return first_in_line(found[0], found[1], found[2], NOW, FIVE)
 
 
-def test_no_more_than_so_many_are_under_way_at_once() -> None:
-    """A replacement that never comes must not keep all others waiting."""
-    waiting = {f"{name}/1": 1.0 for name in "abcdefg"}
-    assert chosen(waiting) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
-    begun = {f"{name}/1": 1.0 for name in "xyz"}
-    assert chosen(waiting, begun) == ["a/1", "b/1"]
-    assert chosen(waiting, {**begun, "v/1": 1.0, "w/1": 1.0}) == []
-    given_up = {f"{name}/1": 600.0 for name in "vwxyz"}
-    assert chosen(waiting, {**begun, **given_up}) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
+def ago(seconds: float, names: str) -> AGO:
+    """A controller in each of these namespaces."""
+    return {f"{name}/1": seconds for name in names}
+
+
+@pytest.mark.parametrize(
+    ("begun", "order"),
+    [
+        ({}, "abcde"),
+        (ago(1, "xyz"), "ab"),
+        (ago(1, "vwxyz"), ""),
+        # A replacement that never comes must not keep all others waiting.
+        (ago(1, "xyz") | ago(600, "vw"), "ab"),
+        (ago(600, "vwxyz"), "abcde"),
+    ],
+)
+def test_no_more_than_so_many_are_under_way_at_once(begun: AGO, order: str) -> None:
+    assert chosen(ago(1, "abcdefg"), begun) == [f"{name}/1" for name in order]
 
 
 def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:

@@ -440,9 +440,7 @@ def test_a_pod_that_refuses_and_gets_the_label_will_have_a_sidecar() -> None:
 )
 def test_a_pod_is_named_in_one_short_line(metadata: dict[str, str], shown: str) -> None:
     """At admission neither name nor namespace need be in the object, and no name is validated."""
-    found = request()
-    found["request"]["object"]["metadata"] = metadata
-    pod = answer(found).pod
+    pod = answer(request(object={**new_pod(), "metadata": metadata})).pod
     assert pod.startswith(shown)
     assert pod.isprintable()
     assert len(pod) <= 318
@@ -451,8 +449,7 @@ def test_a_pod_is_named_in_one_short_line(metadata: dict[str, str], shown: str) 
 def test_what_the_user_wrote_cannot_flood_or_break_a_line() -> None:
     """The reason quotes it: in a log, in the audit log and in a header."""
     text = "holdApplicationUntilProxyStarts: |\n  a\n  \x85b" + "c" * 1000
-    found = request(object=document({"main": None}, annotations={CONFIG: text}))
-    result = answer(found)
+    result = answer(request(object=document({"main": None}, annotations={CONFIG: text})))
     for line in (result.reason, *result.warnings, *response(result.body)["warnings"]):
         assert line.isprintable()
         assert len(line) <= 256
@@ -530,19 +527,15 @@ def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-def buried(*values: str, **pod: Any) -> bytes:
-    """A review of a pod with managedFields that say ``values``, as the API server writes it."""
-    found = request(**pod)
-    found["request"]["uid"] = "705ab4f5-0000-4000-8000-000000000000"
-    found = {key: found[key] for key in ("kind", "apiVersion", "request")}
+LONG_UID = "705ab4f5-0000-4000-8000-000000000000"
+
+
+def buried(fields: str) -> bytes:
+    """A review of a pod with managedFields that say this, as the API server writes it."""
+    found = request(uid=LONG_UID)
     found["request"]["object"]["metadata"]["managedFields"] = "@"
-    fields = ",".join(f'{{"manager":"me","fieldsV1":{value}}}' for value in values)
     text = json.dumps(found, separators=(",", ":"))
-    return text.replace('"@"', f"[{fields}]").encode()
-
-
-def nested(levels: int, innermost: str = "{}") -> str:
-    return '{"f:a":' * levels + innermost + "}" * levels
+    return text.replace('"@"', f'[{{"manager":"me","fieldsV1":{fields}}}]').encode()
 
 
 @pytest.mark.parametrize("sibling", ["", '"x":{},', '"[[[":[],'])
@@ -550,10 +543,10 @@ def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_a
     sibling: str,
 ) -> None:
     """With more levels than any Python decodes, and whatever stands between them."""
-    body = buried(nested(14_000, '{"v:[]":{}}').replace('{"f', f'{{{sibling}"f'))
+    body = buried(f'{{{sibling}"f:a":' * 14_000 + '{"v:[]":{}}' + "}" * 14_000)
     assert steps(lambda: review.answer(body, lambda _: StartPolicy())) < 1000
     answer = review.answer(body, lambda _: StartPolicy())
-    found = response(answer.body, "705ab4f5-0000-4000-8000-000000000000")
+    found = response(answer.body, LONG_UID)
     assert "patch" not in found
     assert found["warnings"] == [
         "istio-aux: left alone: malformed AdmissionReview: it is nested too deeply"

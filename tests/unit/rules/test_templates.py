@@ -176,10 +176,17 @@ def test_a_wish_above_the_template_is_named_with_its_place(
     assert [each.unread for each in others] == [()] * len(others)
 
 
-def test_a_wish_that_a_template_has_too_is_not_named() -> None:
-    given = manifest(template={**POD, "metadata": WISH})
-    given["metadata"] |= WISH
-    [found] = templates.read(given, "batch", "Job")
+@pytest.mark.parametrize(
+    ("given", "group", "kind"),
+    [
+        ({"metadata": {"name": "x", **WISH}, "spec": {"template": {**POD, "metadata": WISH}}},
+         "batch", "Job"),
+        ({**POD, "metadata": WISH}, "", "Pod"),
+    ],
+    ids=["Job", "Pod"],
+)  # fmt: skip
+def test_a_wish_that_a_template_has_too_is_not_named(
+    given: dict[str, Any], group: str, kind: str
+) -> None:
+    [found] = templates.read(given, group, kind)
     assert found.unread == ()
-    [pod] = templates.read({**POD, "metadata": WISH}, "", "Pod")
-    assert pod.unread == ()
