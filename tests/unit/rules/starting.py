@@ -11,9 +11,7 @@ from istio_aux.model.policy import StartPolicy
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, plan
 
-CONFIG = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts: true"
-STATUS = "sidecar.istio.io/status"
 UNKNOWN = StartPolicy()
 """`start-mode: auto`, while the capability is unknown."""
 

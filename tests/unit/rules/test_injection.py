@@ -449,21 +449,26 @@ def istio(name: str) -> Configuration:
     return configuration(name, [{"name": INJECTOR}])
 
 
-def test_names_are_compared_as_the_api_server_sorts_them() -> None:
+@pytest.mark.parametrize(
+    ("ours", "before", "after"),
+    [
+        (
+            OUR_CONFIGURATION,
+            ("asm-sidecar-injector", "istio", "istio-aux", "istio-aux-kubeflow-istio-au"),
+            (
+                OUR_CONFIGURATION, f"{OUR_CONFIGURATION}2", "istio-revision-tag-default",
+                "istio-sidecar-injector", "vendor",
+            ),
+        ),
+        ("ours.c", ("ours-b", "ours.b"), ("ours1", "oursa")),
+        ("oursb", ("ours-b", "ours.b", "ours1", "oursa"), ()),
+    ],
+)  # fmt: skip
+def test_names_are_compared_as_the_api_server_sorts_them(
+    ours: str, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
     """istio#43074: a dash comes before a dot, both before digits, and those before letters."""
-    before = ("asm-sidecar-injector", "istio", "istio-aux", "istio-aux-kubeflow-istio-au")
-    after = (
-        OUR_CONFIGURATION,
-        f"{OUR_CONFIGURATION}2",
-        "istio-revision-tag-default",
-        "istio-sidecar-injector",
-        "vendor",
-    )
-    assert sorted_before(OUR_CONFIGURATION, [istio(name) for name in (*before, *after)]) == before
-
-    found = [istio(name) for name in ("ours.b", "ours1", "ours-b", "oursa")]
-    assert sorted_before("ours.c", found) == ("ours-b", "ours.b")
-    assert sorted_before("oursb", found) == ("ours-b", "ours.b", "ours1", "oursa")
+    assert sorted_before(ours, [istio(name) for name in (*after, *reversed(before))]) == before
 
 
 @pytest.mark.parametrize(

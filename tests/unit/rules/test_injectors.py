@@ -98,12 +98,9 @@ def test_a_configuration_without_webhooks_is_no_injector() -> None:
     assert hooks_of([empty, ACTIVE]) == hooks_of([ACTIVE])
 
 
-def without_bundle(value: str | None) -> Configuration:
-    def edit(body: dict[str, Any]) -> None:
-        for webhook in body["webhooks"]:
-            webhook["clientConfig"]["caBundle"] = value
-
-    return edited(DEFAULT, edit)
+def with_bundle(value: str | None) -> Configuration:
+    service = {"namespace": "istio-system", "name": "istiod", "path": "/inject", "port": 443}
+    return each_webhook(DEFAULT, clientConfig={"service": service, "caBundle": value})
 
 
 FOREIGN = base64.b64encode(base64.b64decode(BUNDLE) + b"\n").decode()
@@ -114,13 +111,13 @@ FOREIGN = base64.b64encode(base64.b64decode(BUNDLE) + b"\n").decode()
     [
         (Liveness.LIVE, ACTIVE, LIVE, "it injects"),
         (Liveness.DEACTIVATED, recorded(ORIGINAL), LIVE, "none of its webhooks is called for new"),
-        (Liveness.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never"),
-        (Liveness.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be"),
+        (Liveness.NO_CA_BUNDLE, with_bundle(None), LIVE, "no caBundle: its istiod has never"),
+        (Liveness.UNREADABLE, with_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be"),
         (Liveness.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no End"),
         (Liveness.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istiod has no"),
         (Liveness.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready"),
         (Liveness.NOT_PROBED, ACTIVE, but(probes={}), "it has not been probed yet"),
-        (Liveness.NOT_PROBED, without_bundle(FOREIGN), LIVE, "it has not been probed yet"),
+        (Liveness.NOT_PROBED, with_bundle(FOREIGN), LIVE, "it has not been probed yet"),
         (Liveness.REFUSED, ACTIVE,
          but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
          "connection refused"),
@@ -344,11 +341,16 @@ def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
 
 
 @pytest.mark.parametrize(
-    "namespaces", [{}, {"kube-system": ENABLED}, {"off": {"istio-injection": "disabled"}}]
+    ("whom", "namespaces"),
+    [
+        (DEFAULT, {}),
+        (DEFAULT, {"kube-system": ENABLED}),
+        (DEFAULT, {"off": {"istio-injection": "disabled"}}),
+        (REVISED, {"meshed": ENABLED}),
+    ],
 )
-def test_where_no_pod_would_be_it_is_not_asked(namespaces: Namespaces) -> None:
-    assert not may_ask(ISTIOD, namespaces)
-    assert not may_ask(target(recorded(REVISED)), {"meshed": ENABLED})
+def test_where_no_pod_would_be_it_is_not_asked(whom: str, namespaces: Namespaces) -> None:
+    assert not may_ask(target(recorded(whom)), namespaces)
 
 
 def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing() -> None:
@@ -356,10 +358,9 @@ def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing()
     both = each_webhook(
         DEFAULT, namespaceSelector={}, objectSelector={}, name="x.sidecar-injector.istio.io"
     )
-    other = {"service": {"namespace": "kubeflow", "name": "istiod"}, "caBundle": "b3RoZXI="}
     rival = each_webhook(
         REVISED,
-        clientConfig=other,
+        clientConfig={"service": {"namespace": "kubeflow", "name": "istiod"}},
         namespaceSelector={"matchLabels": {"rival": "yes"}},
         objectSelector={},
     )

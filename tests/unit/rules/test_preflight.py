@@ -50,6 +50,7 @@ from unit.rules.unmeshed import NO, YES
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
 ISTIO = {DEFAULT: recorded(DEFAULT)}
+AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 OURS = "istio-aux-kubeflow.istio-aux"
 INJECT_IT = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
 SEE_ISTIOD = "see which istiod the label names, and its injection policy"
@@ -91,15 +92,27 @@ def test_versions_say_what_the_cluster_lacks(
     assert all(each.do for each in results if each.result == "note")
 
 
-def test_versions_of_pods_are_short_counted_and_left_out_if_they_are_not_known() -> None:
+TAGS, LISTED = (
+    Counter({"1.28.1": 2, "x" * 99: 1, "": 3}),
+    f"1.28.1 (2), {'x' * 40}… (1), no tag (3)",
+)
+
+
+@pytest.mark.parametrize(
+    ("server", "istio", "ours", "what", "says"),
+    [
+        ("v1.36.1", TAGS, Counter[str](), f"v1.36.1; Istio {LISTED}; istio-aux none", "ok"),
+        ("v1.36.1", None, Counter[str](), "v1.36.1; istio-aux none", "ok"),
+        ("v1.36.1", TAGS, None, f"v1.36.1; Istio {LISTED}", "ok"),
+        ("", None, None, "not known", "unknown IA0301"),
+    ],
+)
+def test_versions_of_pods_are_short_counted_and_left_out_if_they_are_not_known(
+    server: str, istio: Counter[str] | None, ours: Counter[str] | None, what: str, says: str
+) -> None:
     """Whoever makes an image chooses its tag. Another result says why nothing is known."""
-    istio, ours = Counter({"1.28.1": 2, "x" * 99: 1, "": 3}), Counter[str]()
-    found = preflight.images("v1.36.1", istio, ours)
-    tags = f"1.28.1 (2), {'x' * 40}… (1), no tag (3)"
-    assert found.what == f"Kubernetes v1.36.1; Istio {tags}; istio-aux none"
-    assert preflight.images("v1.36.1", None, ours).what == "Kubernetes v1.36.1; istio-aux none"
-    assert preflight.images("v1.36.1", istio, None).what == f"Kubernetes v1.36.1; Istio {tags}"
-    assert coded([found, preflight.images("", istio, ours)]) == ["ok", "unknown IA0301"]
+    found = preflight.images(server, istio, ours)
+    assert (found.what, *coded([found])) == (f"Kubernetes {what}", says)
 
 
 def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() -> None:
@@ -223,8 +236,7 @@ def test_selected_namespaces_are_injected(
 
 def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
     """Its namespace has `istio.io/rev`."""
-    ambient = {"istio.io/dataplane-mode": "ambient"}
-    selected = {"both": ENABLED | ambient, "alone": ambient}
+    selected = {"both": ENABLED | AMBIENT, "alone": AMBIENT}
     _, noted = preflight.namespaces("a=b", selected, mesh(Liveness.LIVE))
     assert coded([noted]) == ["note IA0315"]
     assert noted.what.startswith("labelled for an ambient mesh: ")
@@ -307,7 +319,6 @@ def test_pods_that_hang_alone_are_job_like_with_a_classic_sidecar(
     assert preflight.hangs_alone(pod, expectation) is alone
 
 
-AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 POST = {"main": {"command": ["sh", "-c", "train; curl -XPOST localhost:15020/quitquitquit"]}}
 FETCH = {"initContainers": [{"name": "fetch", "resources": {"limits": {"memory": "2Gi"}}}]}
 NO_SIDECAR = {"annotations": {"sidecar.istio.io/inject": "false"}}

@@ -248,15 +248,23 @@ def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Way
         assert (decision.ways, decision.reason) == (ways, FINISHED)
 
 
-def test_the_command_names_the_agents_port_and_not_envoys() -> None:
+@pytest.mark.parametrize(
+    ("way", "port", "options"),
+    [
+        (Way.EXEC, 15000, ["--debug-port=15000"]),
+        (Way.EXEC, 15021, ["--debug-port=15021"]),
+        (Way.ENVOY, 15520, []),
+    ],
+)
+def test_the_command_names_the_agents_port_and_not_envoys(
+    way: Way, port: int, options: list[str]
+) -> None:
     """It is a program, not a shell. Without a port its client talks to Envoy's admin.
 
     istio.io#5073, istio#11659.
     """
-    program, post = ("pilot-agent", "request"), ("POST", "quitquitquit")
-    for port in (15000, 15021):
-        assert Send(Way.EXEC, port).command == (*program, f"--debug-port={port}", *post)
-    assert Send(Way.ENVOY, 15520).command == (*program, *post)
+    command = ("pilot-agent", "request", *options, "POST", "quitquitquit")
+    assert Send(way, port).command == command
 
 
 # Sidecars that are told to exit before the proxy.

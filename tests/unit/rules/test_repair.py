@@ -10,7 +10,7 @@ import pytest
 from istio_aux.injector.capture import NodeAgent, read_config
 from istio_aux.injector.injection import Expectation
 from istio_aux.model import pod as pods
-from istio_aux.model.annotations import DATAPLANE
+from istio_aux.model.annotations import DATAPLANE, INJECT
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.findings import Code
 from istio_aux.model.policy import RepairPolicy
@@ -51,7 +51,6 @@ from unit.rules.unmeshed import (
     unmeshed,
 )
 
-INJECT = "sidecar.istio.io/inject"
 NAME = "app.kubernetes.io/name"
 INJECTED = {"sidecar.istio.io/status": "{}"}
 LONG = {f"a{number}": "" for number in range(1_001)}

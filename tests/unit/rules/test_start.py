@@ -26,6 +26,7 @@ from istio_aux.model.annotations import (
     MIRROR,
     NATIVE_SIDECAR,
     NOT_NATIVE,
+    PROXY_CONFIG,
     SIDECARS,
     SIGNALLED_WITH,
     START,
@@ -39,14 +40,12 @@ from istio_aux.start.peers import PEERS
 from istio_aux.start.plan import Plan, after_injection, before_injection, effective_start, plan
 from istio_aux.start.review import Outcome
 from lab import start_cases
-from lab.start_cases import CASES, HOLDING, TEXTS, Case, outcome
+from lab.start_cases import BRIEF, BY_HAND, CASES, HOLDING, TEXTS, Case, outcome
 from unit.istio import decision, sidecar
 from unit.rules.mesh import RECORDS
 from unit.rules.pods import RUNNING, document, job
 from unit.rules.starting import (
-    CONFIG,
     HOLD,
-    STATUS,
     UNKNOWN,
     annotations_of,
     patched,
@@ -85,8 +84,7 @@ def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
 
 
 HELD_BY_US, NATIVE_BY_US = ({"istio-aux.io/started-with": way} for way in ("hold", "native"))
-WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
-HELD = {PROXY: {"lifecycle": WAIT}}
+HELD = {PROXY: BRIEF}
 DRAINED = {"istio-proxy": {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}}
 MAIN, SIDECAR = {"main": RUNNING}, {PROXY: RUNNING}
 BOTH = SIDECAR | MAIN
@@ -168,15 +166,12 @@ def test_an_ambient_pod_of_a_file_starts_after_a_sidecar_that_it_asks_for() -> N
     assert planned(found).started_with == "hold"
 
 
-MARK = {STATUS: "{}"}
-
-
 def injected(
     *containers: str, annotations: dict[str, str] | None = None, **fields: Any
 ) -> dict[str, Any]:
     """A pod with the mark of the injector; where nothing else is said, it holds nothing back."""
     named = dict.fromkeys(containers or ("main", PROXY))
-    return document(named, annotations={**MARK, **(annotations or {})}, phase=None, **fields)
+    return document(named, annotations={**BY_HAND, **(annotations or {})}, phase=None, **fields)
 
 
 def recording(case: str) -> dict[str, Any]:
@@ -203,10 +198,10 @@ def without_environment(found: dict[str, Any]) -> list[dict[str, Any]]:
 def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
     """The same containers in the same order as in the recording of hold; the hook waits longer."""
     found, held = patched(recording("classic")), recording("hold")
-    assert held["spec"]["containers"][0]["lifecycle"] == WAIT
+    assert held["spec"]["containers"][0]["lifecycle"] == BRIEF["lifecycle"]
     held["spec"]["containers"][0]["lifecycle"] = HOLDING["lifecycle"]
     assert without_environment(found) == without_environment(held)
-    assert annotations_of(found)[CONFIG] == HOLD
+    assert annotations_of(found)[PROXY_CONFIG] == HOLD
     assert annotations_of(found)[STARTED_WITH] == "hold"
 
 
@@ -217,7 +212,10 @@ def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
         (recording("native"), UNKNOWN),
         (injected(PROXY), UNKNOWN),
         (injected("main"), UNKNOWN),
-        (injected(annotations={CONFIG: "hold_application_until_proxy_starts: false"}), UNKNOWN),
+        (
+            injected(annotations={PROXY_CONFIG: "hold_application_until_proxy_starts: false"}),
+            UNKNOWN,
+        ),
         (injected(), StartPolicy(mode=StartMode.NONE)),
     ],
     ids=["held by Istio", "native", "a gateway", "only its mark", "hold refused", "none"],
@@ -258,7 +256,7 @@ def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case:
 
 
 TEMPLATE = sidecar.Template("istio-system", "proxyv2")
-CONFIGS = ["a: b", "{a: b}", *(case.annotations[CONFIG] for case in TEXTS)]
+CONFIGS = ["a: b", "{a: b}", *(case.annotations[PROXY_CONFIG] for case in TEXTS)]
 SEEDS = st.integers(0, 2**32)
 HOWS = st.builds(
     StartPolicy, mode=st.sampled_from(StartMode), capability=st.sampled_from(Capability)
@@ -280,7 +278,7 @@ def bare(found: dict[str, Any]) -> dict[str, Any]:
         if container.get("name") == PROXY:
             container.pop("lifecycle", None)
     listed.sort(key=lambda container: container.get("name") == PROXY)
-    ours = {CONFIG, INCLUDED, NATIVE_SIDECAR, NOT_NATIVE, SIGNALLED_WITH, STARTED_WITH}
+    ours = {PROXY_CONFIG, INCLUDED, NATIVE_SIDECAR, NOT_NATIVE, SIGNALLED_WITH, STARTED_WITH}
     return {**rest, "kept": {key: annotations[key] for key in annotations.keys() - ours}}
 
 
@@ -303,9 +301,9 @@ def test_once_is_enough_also_when_istio_was_called_in_between(
 ) -> None:
     """A claim of hold that a native sidecar makes untrue is corrected, and a hook waits longer."""
     found = fuzzed(seed)
-    annotations_of(found).pop(STATUS, None)
-    if CONFIG in annotations_of(found):
-        annotations_of(found)[CONFIG] = text
+    annotations_of(found).pop(INJECTED, None)
+    if PROXY_CONFIG in annotations_of(found):
+        annotations_of(found)[PROXY_CONFIG] = text
     found["spec"]["containers"] = [{"name": "main", "image": "x"}, {"name": "aux", "image": "x"}]
     once = patched(found, how)
     request = {"request": {"uid": "1", "namespace": "training", "object": once}}
@@ -365,7 +363,7 @@ def test_a_pod_is_patched_and_the_server_learns_what_to_log() -> None:
         "reason": "added holdApplicationUntilProxyStarts",
         "started-with": "hold",
     }
-    assert admitted(found, sent)["annotations"] == {CONFIG: HOLD, STARTED_WITH: "hold"}
+    assert admitted(found, sent)["annotations"] == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
     assert "warnings" not in sent
     assert (result.uid, result.pod) == ("705ab4f5", "training/job-x7k2p")
 
@@ -375,11 +373,11 @@ def test_a_pod_is_patched_and_the_server_learns_what_to_log() -> None:
     [
         (document({"main": None}, annotations={START: "native"}), Outcome.NATIVE),
         (document({"main": None}), Outcome.HOLD),
-        (document({"main": None, "istio-proxy": None}, annotations=MARK), Outcome.MOVED),
-        (document({"istio-proxy": None, "main": None}, annotations=MARK), Outcome.HOLD),
-        (document({"istio-proxy": None, "main": None}, annotations=MARK | start_cases.HELD,
+        (document({"main": None, "istio-proxy": None}, annotations=BY_HAND), Outcome.MOVED),
+        (document({"istio-proxy": None, "main": None}, annotations=BY_HAND), Outcome.HOLD),
+        (document({"istio-proxy": None, "main": None}, annotations=BY_HAND | start_cases.HELD,
                   details={"istio-proxy": start_cases.BRIEF}), Outcome.LONGER),
-        (document({"istio-proxy": None}, annotations=MARK), Outcome.UNCHANGED),
+        (document({"istio-proxy": None}, annotations=BY_HAND), Outcome.UNCHANGED),
         (document({"main": None}, annotations={START: "none", PEERS: "direct"}),
          Outcome.DIRECT),
     ],
@@ -449,7 +447,7 @@ def test_a_pod_is_named_in_one_short_line(metadata: dict[str, str], shown: str) 
 def test_what_the_user_wrote_cannot_flood_or_break_a_line() -> None:
     """The reason quotes it: in a log, in the audit log and in a header."""
     text = "holdApplicationUntilProxyStarts: |\n  a\n  \x85b" + "c" * 1000
-    result = answer(request(object=document({"main": None}, annotations={CONFIG: text})))
+    result = answer(request(object=document({"main": None}, annotations={PROXY_CONFIG: text})))
     for line in (result.reason, *result.warnings, *response(result.body)["warnings"]):
         assert line.isprintable()
         assert len(line) <= 256
