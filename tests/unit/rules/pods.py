@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ def moment(date: datetime, after: float = 0) -> Moment:
     seconds = (date + timedelta(seconds=after)).timestamp()
     return Moment(seconds, seconds)
 
+
+ENDED = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
+"""When every container of these pods ended that has ended, unless a row says otherwise."""
+JOB = ("batch/v1", "Job")
+"""The apiVersion and the kind of a pod's controller."""
 
 State = dict[str, Any] | None
 """A container's state as JSON; None leaves its status out."""

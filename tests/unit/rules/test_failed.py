@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,10 +12,9 @@ from istio_aux.model.failed import failure, of_job, recent_failure
 from istio_aux.model.owners import KINDS, Job, PodFailurePolicy, counts_exits
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
-from unit.rules.pods import RUNNING, State, exited, job, judged, moment, statuses
+from unit.rules.pods import ENDED, JOB, RUNNING, State, exited, job, judged, moment, statuses
 from unit.rules.table import decide, decided
 
-OWNER = ("batch/v1", "Job")
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": exited(1, "Error")}
 HELD = {"istio-aux.io/started-with": "hold", "istio-aux.io/not-native": "its grace period is short"}
 NATIVE = "`istio-aux.io/start: native`"
@@ -24,7 +22,7 @@ NATIVE = "`istio-aux.io/start: native`"
 
 def failed(containers: dict[str, State] | None = None, **fields: Any) -> Pod:
     """A pod of a Job, which has failed."""
-    return job(DONE if containers is None else containers, phase="Failed", owner=OWNER, **fields)
+    return job(DONE if containers is None else containers, phase="Failed", owner=JOB, **fields)
 
 
 def init(code: int, name: str = "fetch", kind: dict[str, str] | None = None, **fields: Any) -> Pod:
@@ -40,11 +38,10 @@ def again(
     code: int = 0, *, at: str = "2026-11-21T08:20:00Z", main: State = RUNNING, **fields: Any
 ) -> Pod:
     """A pod whose native proxy ended at a time, and runs again."""
-    proxy = {"name": "istio-proxy", "restartCount": 1, "state": RUNNING}
-    proxy["lastState"] = exited(code, at=at)
-    status = {"initContainerStatuses": [proxy]}
+    proxy = {"name": "istio-proxy", "restartCount": 1, "lastState": exited(code, at=at)}
+    status = {"initContainerStatuses": [{**proxy, "state": RUNNING}]}
     sidecars: dict[str, State] = {"istio-proxy": RUNNING}
-    return job({"main": main}, sidecars=sidecars, status=status, owner=OWNER, **fields)
+    return job({"main": main}, sidecars=sidecars, status=status, owner=JOB, **fields)
 
 
 def policy_of(pod: Pod) -> str:
@@ -113,16 +110,15 @@ def test_its_mesh_did_not_fail_the_pod(pod: Pod) -> None:
 
 
 def test_a_pod_is_recent_for_an_hour_and_one_that_runs_for_as_long_as_it_does() -> None:
-    ended = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
     for pod, seconds, recent in (
         (failed(), 3599, True), (failed(), 3600, False), (again(), 86400, True),
         (failed({**DONE, "istio-proxy": exited(1, at="2026-11-21T09:16:29")}), 7100, True),
     ):  # fmt: skip
-        assert bool(recent_failure(pod, moment(ended, seconds))) is recent
+        assert bool(recent_failure(pod, moment(ENDED, seconds))) is recent
     timeless = {n: {"terminated": {"exitCode": c}} for n, c in (("main", 0), ("istio-proxy", 1))}
     unknown = failed(status={"containerStatuses": statuses(timeless)})
     assert failure(unknown)
-    assert recent_failure(unknown, moment(ended)) is None
+    assert recent_failure(unknown, moment(ENDED)) is None
 
 
 def test_a_job_may_leave_pods_out_that_were_not_set_up_and_counts_all_others() -> None:
@@ -162,7 +158,7 @@ def test_such_a_policy_does_not_count_what_native_sidecars_exit_with() -> None:
 )
 def test_only_a_job_that_replaces_failed_pods_has_such_a_policy(fields: dict[str, Any]) -> None:
     status = {"initContainerStatuses": statuses({"istio-validation": exited(126)})}
-    pod = job({"main": None}, phase="Failed", status=status, **{"owner": OWNER, **fields})
+    pod = job({"main": None}, phase="Failed", status=status, **{"owner": JOB, **fields})
     assert policy_of(pod) == ""
 
 

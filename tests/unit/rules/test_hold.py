@@ -5,7 +5,6 @@ The statuses are those of Istio 1.31 on a kubelet 1.36.3 while the hook waits.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from istio_aux.model.policy import DeadProxy, QuitPolicy
 from istio_aux.quit.rules import LEFT_ALONE, NEVER_MET, NOT_BEGUN, Ignore, Quit, Report, Wait, Way
 from unit.rules.pods import (
     EMPTY,
+    ENDED,
+    JOB,
     MISSING,
     RUNNING,
     State,
@@ -89,8 +90,7 @@ def test_a_payload_that_is_held_for_a_moment_is_no_finding(
     seconds: float | None, by: tuple[str, ...]
 ) -> None:
     """Nor in a file: a status alone does not show whether an image is pulled."""
-    begin = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
-    now = None if seconds is None else moment(begin, seconds)
+    now = None if seconds is None else moment(ENDED, seconds)
     decision = judged(held(), now).decision
     assert (blockers(decision), bool(decision.code)) == (by, bool(by))
 
@@ -175,9 +175,7 @@ def test_a_payload_that_was_started_after_its_proxy_had_ended_never_had_a_networ
     policy: DeadProxy, main: State, restarts: int, says: bool
 ) -> None:
     """istio#45627: the hold gave up."""
-    body = document(
-        {"istio-proxy": exited(0), "main": main}, owner=("batch/v1", "Job"), restart="OnFailure"
-    )
+    body = document({"istio-proxy": exited(0), "main": main}, owner=JOB, restart="OnFailure")
     body["status"]["containerStatuses"][1]["restartCount"] = restarts
 
     decision = decided(Report, pods.convert(body), QuitPolicy(dead_proxy=policy))

@@ -32,7 +32,6 @@ from unit.rules.starting import HOLD, annotations_of, patched, planned, reviewed
 
 ON_REQUEST = StartPolicy(capability=Capability.NATIVE)
 UNASKED = StartPolicy(capability=Capability.UNASKED)
-HOWS = [ON_REQUEST, StartPolicy(), StartPolicy(mode=StartMode.NATIVE)]
 POST = "work; wget -q --post-data= -O- http://localhost:15020/quitquitquit; sleep 5"
 SMALL, LARGE = "100Mi", "2Gi"
 
@@ -393,7 +392,9 @@ def test_hold_that_its_author_declines_is_not_added() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {PROXY_CONFIG: "statusPort: 15020"}], ids=str)
-@pytest.mark.parametrize("how", HOWS, ids=lambda how: f"{how.mode} {how.capability}")
+@pytest.mark.parametrize(
+    "how", [ON_REQUEST, StartPolicy(), StartPolicy(mode=StartMode.NATIVE)], ids=str
+)
 def test_hold_is_neither_added_nor_claimed_without_a_status_port(
     more: dict[str, str], how: StartPolicy
 ) -> None:

@@ -52,8 +52,6 @@ KINDS = ("ValidatingAdmissionPolicy",)
 ISTIO = {DEFAULT: recorded(DEFAULT)}
 AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 OURS = "istio-aux-kubeflow.istio-aux"
-INJECT_IT = "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh"
-SEE_ISTIOD = "see which istiod the label names, and its injection policy"
 
 
 def ours(name: str = OURS) -> dict[str, Configuration]:
@@ -220,11 +218,14 @@ def test_any_other_injector_is_named_with_what_to_do(state: Liveness) -> None:
     [
         ({}, ["IA0312: label a namespace so that one matches, or set namespace-selectors"]),
         ({"team": ENABLED}, [": "]),
-        ({"team": {}}, [": ", f"IA0313: {INJECT_IT}"]),
-        ({"team": {"istio.io/rev": "gone"}}, [": ", f"IA0314: {SEE_ISTIOD}"]),
+        ({"team": {}},
+         [": ", ("IA0313: label them istio.io/rev or istio-injection, "
+                 "if their pods are meant to be in the mesh")]),
+        ({"team": {"istio.io/rev": "gone"}},
+         [": ", "IA0314: see which istiod the label names, and its injection policy"]),
     ],
     ids=["none", "injected", "not injected", "has a label already"],
-)
+)  # fmt: skip
 def test_selected_namespaces_are_injected(
     selected: dict[str, dict[str, str]], found: list[str]
 ) -> None:

@@ -32,7 +32,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
 )
-MAPPINGS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=4)
 STYLES: list[Callable[[Any], str]] = [
     lambda value: yaml.safe_dump(value, default_flow_style=False, allow_unicode=True),
     lambda value: yaml.safe_dump(value, default_flow_style=True, width=40),
@@ -153,7 +152,7 @@ def is_inserted(text: str, result: str) -> bool:
     return any(text == result[:place] + result[place + more :] for place in range(len(text) + 1))
 
 
-@given(MAPPINGS, st.sampled_from(STYLES))
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=4), st.sampled_from(STYLES))
 def test_the_result_is_the_old_mapping_plus_the_key(
     mapping: dict[str, Any], style: Callable[[Any], str]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,11 +29,10 @@ from istio_aux.quit.pairs import GCSFUSE_FIX
 from istio_aux.quit.rules import FINISHED, Quit, Wait, Way
 from istio_aux.start.plan import plan
 from lab.sidecar_cases import Case, container, outcome
-from unit.rules.pods import RUNNING, State, exited, job, moment, waiting
+from unit.rules.pods import ENDED, RUNNING, State, exited, job, moment, waiting
 from unit.rules.starting import patched, planned
 from unit.rules.table import blockers, decide, decided, done, row
 
-FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
 THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING}
 
 
@@ -125,13 +123,13 @@ DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main":
 
 def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     pod, policy = annotated(DONE), QuitPolicy(grace=5)
-    decision = decided(Wait, pod, policy, now=moment(FINISHED_AT, 4.9))
-    assert decision.until == moment(FINISHED_AT, 5)
+    decision = decided(Wait, pod, policy, now=moment(ENDED, 4.9))
+    assert decision.until == moment(ENDED, 5)
     assert blockers(decision) == ()
     assert decision.reason == (
         "every payload container is finished; the grace period ends at 08:16:34"
     )
-    decided(Quit, pod, policy, now=moment(FINISHED_AT, 5))
+    decided(Quit, pod, policy, now=moment(ENDED, 5))
 
 
 GRACES = {"30": 30, "2.5": 2.5, ".5": 0.5, "5.": 5, "7s": 7, "2m": 120, " 3 ": 3, "1440m": 86400}
@@ -142,9 +140,9 @@ GRACES |= {"0": 0, "0s": 0, "0.0m": 0}
 def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
     pod, policy = annotated(DONE, grace=value), QuitPolicy(grace=10)
     if seconds:
-        decision = decided(Wait, pod, policy, now=moment(FINISHED_AT, seconds - 0.1))
-        assert decision.until == moment(FINISHED_AT, seconds)
-    decided(Quit, pod, policy, now=moment(FINISHED_AT, seconds))
+        decision = decided(Wait, pod, policy, now=moment(ENDED, seconds - 0.1))
+        assert decision.until == moment(ENDED, seconds)
+    decided(Quit, pod, policy, now=moment(ENDED, seconds))
 
 
 @pytest.mark.parametrize(
@@ -192,8 +190,8 @@ def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
 def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
     """One without a zone, from a person's file, counts as UTC; one that is to come, as now."""
     pod, policy = annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5)
-    decision = decided(Wait, pod, policy, now=moment(FINISHED_AT, now))
-    assert decision.until == moment(FINISHED_AT, 5)
+    decision = decided(Wait, pod, policy, now=moment(ENDED, now))
+    assert decision.until == moment(ENDED, 5)
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -401,10 +399,10 @@ def test_a_classic_one_is_told_to_exit_or_keeps_the_proxy(row: Known) -> None:
 
 
 GOOGLES = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.14.1"
-VAULT_ARG = "echo ${VAULT_CONFIG?} | base64 -d > /home/vault/config.json && vault agent -config="
 INJECTED: dict[str, Any] = {
     "image": "hashicorp/vault:1.20", "command": ["/bin/sh", "-ec"],
-    "args": [f"{VAULT_ARG}/home/vault/config.json"],
+    "args": [("echo ${VAULT_CONFIG?} | base64 -d > /home/vault/config.json"
+              " && vault agent -config=/home/vault/config.json")],
 }  # fmt: skip
 LINKERDS = {"image": "cr.l5d.io/linkerd/proxy:edge"}
 
@@ -481,14 +479,6 @@ def test_one_whose_switch_may_be_on_is_told_to_exit(name: str, details: dict[str
     assert decided(Quit, ended(row, details={name: details})).target == name
 
 
-SHELL: dict[str, Any] = {
-    "command": ["/bin/sh", "-c", "cloud-sql-proxy & until test -e /done; do sleep 1; done"]
-}
-HOOK: dict[str, Any] = {
-    "lifecycle": {"postStart": {"exec": {"command": ["until-the-payload-listens"]}}}
-}
-
-
 @pytest.mark.parametrize(
     ("case", "why"),
     [
@@ -503,8 +493,12 @@ HOOK: dict[str, Any] = {
         ({"annotations": {SIDECARS: "cloud-sql-proxy=ignore"}}, "the author says otherwise"),
         ({"option": "none"}, "the admin turns it off"),
         ({"option": "cloud-sql-proxy=quit"}, "the admin says otherwise"),
-        ({"containers": beside(SQL, **SHELL)}, "a script may end by itself"),
-        ({"containers": beside(SQL, **HOOK)}, "its hook may wait for the payload"),
+        ({"containers": beside(SQL, command=[
+            "/bin/sh", "-c", "cloud-sql-proxy & until test -e /done; do sleep 1; done"])},
+         "a script may end by itself"),
+        ({"containers": beside(SQL, lifecycle={
+            "postStart": {"exec": {"command": ["until-the-payload-listens"]}}})},
+         "its hook may wait for the payload"),
         ({"containers": beside(SQL, restartPolicy="Never")}, "its author means something else"),
         ({"containers": beside(SQL)[1:]}, "it is the payload"),
         ({"containers": [*beside(SQL)[1:], container("main", args=["curl :9091/quitquitquit"])]},

@@ -25,6 +25,8 @@ from istio_aux.quit.rules import (
 )
 from unit.rules.pods import (
     EMPTY,
+    ENDED,
+    JOB,
     MISSING,
     RUNNING,
     State,
@@ -41,7 +43,6 @@ from unit.rules.starting import planned
 from unit.rules.table import Row, blockers, decide, decided, pair, row, table
 
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
-END = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)  # Of every container that has ended.
 OVERDUE = datetime(2026, 11, 21, 8, 17, tzinfo=UTC)  # Of the grace period of 30 s.
 MADE = waiting("PodInitializing")
 CRASHES, PULLS = waiting("CrashLoopBackOff"), waiting("ImagePullBackOff")
@@ -152,7 +153,7 @@ def test_a_payload_that_the_kubelet_forgets_to_start_again_is_named(
     """kubernetes#137146. A back-off of 5 min at most is no end: it is reported as waiting."""
     pod = job({"main": exited(1), **fields.get("containers", {})}, restart="OnFailure",
               **{key: it for key, it in fields.items() if key == "sidecars"})  # fmt: skip
-    decision = decide(pod, now=moment(END, minutes * 60))
+    decision = decide(pod, now=moment(ENDED, minutes * 60))
     assert (blockers(decision), decision.code) == (by, "IA0113" if by else None)
     late = "; the kubelet has not started main again for long"
     assert decision.reason.endswith(late) is bool(by)
@@ -175,9 +176,9 @@ def test_a_native_sidecar_holds_each_pod_for_a_moment_which_a_command_does_not_t
     pod: Pod, state: str
 ) -> None:
     """By the times of the pod alone; since when its proxy could have been ready is known, too."""
-    assert found(pod, 59, END) is None
-    late = found(pod, 60, END)
-    assert (late.state, late.by, late.since) == (state, ("istio-proxy",), END)
+    assert found(pod, 59, ENDED) is None
+    late = found(pod, 60, ENDED)
+    assert (late.state, late.by, late.since) == (state, ("istio-proxy",), ENDED)
 
 
 COLLECTOR = "metrics-logger-and-collector"
@@ -252,7 +253,6 @@ def test_no_other_pod_is_taken_for_that(pod: Pod, why: str) -> None:
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.
 
 DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
-JOB = ("batch/v1", "Job")
 EXITED, OOM = exited(0), exited(137, "OOMKilled")
 
 
@@ -423,20 +423,17 @@ def test_the_network_that_a_long_grace_period_would_need_is_said_to_be_lost(
     assert bool(end(pod)) is bool(says)
 
 
-MAKES_CLASSIC, MAKES_NATIVE = (
-    StartPolicy(capability=each) for each in (Capability.CLASSIC, Capability.NATIVE)
-)
-
-
 @pytest.mark.parametrize("restart", ["Never", "Always"])
 def test_admission_warns_unless_the_proxy_is_native(restart: str) -> None:
     new = {"restartPolicy": restart, "terminationGracePeriodSeconds": 120, "containers": [{}]}
 
-    [warning] = planned({"metadata": {}, "spec": new}, MAKES_CLASSIC).warnings
+    how = StartPolicy(capability=Capability.CLASSIC)
+    [warning] = planned({"metadata": {}, "spec": new}, how).warnings
 
     assert warning.startswith(f"IA0108: {LOST}")
     assert len(f"istio-aux: {warning}") <= 256, "the API server cuts what is longer"
-    assert planned({"metadata": {}, "spec": new}, MAKES_NATIVE).warnings == ()
+    native = StartPolicy(capability=Capability.NATIVE)
+    assert planned({"metadata": {}, "spec": new}, native).warnings == ()
 
 
 ENOUGH = "terminationGracePeriodSeconds was 1: 5 is enough"
@@ -471,7 +468,7 @@ def test_a_native_proxy_that_was_killed_is_told_with_what_would_have_been_enough
 
 
 SINCE = "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, "
-ENDED = f"{SINCE}every container has ended"
+OVER = f"{SINCE}every container has ended"
 RUNS = f"{SINCE}not ended: istio-proxy (running)"
 NODE = "the node does not finish"
 GPUS = {"resources": {"requests": {"nvidia.com/gpu": "8"}}}
@@ -495,7 +492,7 @@ def deleted(
 @pytest.mark.parametrize(
     ("pod", "by", "reason"),
     [
-        row("every container has ended", deleted(), ("node n1",), f"{ENDED}; {NODE}"),
+        row("every container has ended", deleted(), ("node n1",), f"{OVER}; {NODE}"),
         row("the kubelet's last word is from before", deleted(proxy=RUNNING), ("node n1",),
             f"{RUNS}; {LEFT_ALONE}; {NODE}"),
         row("beside a native proxy", deleted(proxy=RUNNING, native=True), ("node n1",),
@@ -504,10 +501,10 @@ def deleted(
             ("node n1",), f"{SINCE}not ended: main (waiting: Pending), istio-proxy (waiting); "
             f"{LEFT_ALONE}; {NODE}"),
         row("finalizers come after the node", deleted(finalizers=["a/b"]), ("node n1",),
-            f"{ENDED}; finalizers: a/b; {NODE}"),
+            f"{OVER}; finalizers: a/b; {NODE}"),
         row("the kubelet has finished", deleted(finalizers=["a/b", "c/d"], grace=0),
             ("finalizer a/b", "finalizer c/d"),
-            f"{ENDED.replace(':16Z', ':17Z')}; finalizers: a/b, c/d; no controller removes them"),
+            f"{OVER.replace(':16Z', ':17Z')}; finalizers: a/b, c/d; no controller removes them"),
     ],
 )  # fmt: skip
 def test_what_keeps_a_pod_that_should_be_gone(pod: Pod, by: tuple[str, ...], reason: str) -> None:
@@ -534,7 +531,7 @@ def test_it_is_a_holder_from_five_minutes_past_its_grace_period_on() -> None:
     late = found(deleted(), TERMINATING_FOR)
     assert (late.state, late.code, late.by) == ("blocked", "IA0125", ("node n1",))
     assert (late.since, late.requests) == (OVERDUE.replace(minute=16, second=30), Requests(gpus=8))
-    assert late.reason == f"{ENDED}; {NODE}"
+    assert late.reason == f"{OVER}; {NODE}"
     assert found(deleted(RUNNING, RUNNING), 1e6).requests == Requests(gpus=8)
 
 

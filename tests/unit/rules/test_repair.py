@@ -29,12 +29,11 @@ from istio_aux.repair.rules import (
 )
 from msgspec import structs
 from sizes import ROOT
-from unit.rules.pods import RUNNING
+from unit.rules.pods import JOB, RUNNING
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
     AMBIENT,
     CNI,
-    JOB,
     NO,
     NONE,
     OURS,
@@ -62,10 +61,6 @@ JOBS = [
         for kind in ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
     ),
 ]
-OWNED = raw()
-# Owners may be named for garbage collection alone.
-OWNED["metadata"]["ownerReferences"][0]["controller"] = False
-UNCONTROLLED = pods.convert(OWNED)
 
 
 @table(
@@ -187,7 +182,8 @@ def test_what_istio_has_injected_is_believed(file: Path) -> None:
 
 @table(
     Row("a bare pod", unmeshed(owner=None), "the pod has no controller that would make a new one"),
-    Row("an owner that does not control", UNCONTROLLED, "the pod has no controller"),
+    # Owners may be named for garbage collection alone.
+    Row("an owner that does not control", unmeshed(controls=False), "the pod has no controller"),
     Row(
         "a pod of a controller that nobody knows",
         unmeshed(owner=("argoproj.io/v1alpha1", "Workflow")),
@@ -266,7 +262,6 @@ MESHED = {DATAPLANE: "ambient"}
 LEFT_OUT = "outside the mesh: it has no annotation ambient.istio.io/redirection; it should be in: "
 OLD = "may be of an earlier network, whose rules istio-cni may not have renewed: "
 AWAY = NodeAgent(config=CNI, lacks="istio-cni is not ready on node node-1")
-UNREAD = NodeAgent(ready_since=1.0, lacks="ConfigMap istio-system/istio-cni-config: 403")
 # Agents of Istio 1.28, which write no rules again when they start: from before and after the
 # second network of a pod.
 BEFORE, AFTER = (
@@ -293,7 +288,8 @@ def set_to(**settings: str) -> dict[str, NodeAgent]:
         (ambient("pending", address="", owner=None), {"settled": False}, AwaitCapture, "not capt"),
         (ambient(""), {"agent": AWAY}, ReportUnmeshed, "redirection; istio-cni is not ready on"),
         (ambient(""), {"agent": NodeAgent()}, ReportUnmeshed, "; istio-cni is not known"),
-        (ambient(""), {"agent": UNREAD}, ReportUnmeshed, "captures: ConfigMap istio-system/istio-"),
+        (ambient(""), {"agent": NodeAgent(ready_since=1.0, lacks="ConfigMap a/b: 403")},
+         ReportUnmeshed, "captures: ConfigMap a/b: 403"),
         (ambient(""), {}, Restart, LEFT_OUT + AMBIENT.reason),
         (ambient("", labels={INJECT: "false"}), {"live": False}, Restart, LEFT_OUT),
         (ambient("pending"), {}, ReportUnmeshed, "not restarted: istio-cni tries again until ztun"),

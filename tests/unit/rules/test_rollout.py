@@ -506,17 +506,16 @@ def test_the_table_of_a_rollout_s_states_is_true() -> None:
 # Of which controllers a pod is restarted next, when there are many.
 
 
-FIVE = structs.replace(LIMITS, at_once=5, share=3)
 AGO = dict[str, float]
 
 
 def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) -> list[str]:
     """Which controllers are next, if all this was so many seconds ago."""
-    found = [
+    since, busy, last = (
         {key: NOW.monotonic - ago for key, ago in (each or {}).items()}
         for each in (waiting, begun, served)
-    ]
-    return first_in_line(found[0], found[1], found[2], NOW, FIVE)
+    )
+    return first_in_line(since, busy, last, NOW, structs.replace(LIMITS, at_once=5, share=3))
 
 
 def ago(seconds: float, names: str) -> AGO:

@@ -127,20 +127,20 @@ def ask(found: dict[str, Any]) -> Plan:
     return plan(pod, StartPolicy(mode=StartMode.NONE), requested=True, excluded=lambda _: "")
 
 
-def labelled(**metadata: Any) -> tuple[dict[str, Any], Plan]:
-    """A pod after the patch of its label, and the plan."""
-    found: dict[str, Any] = {**new_pod(), "metadata": {"generateName": "web-", **metadata}}
-    made = ask(found)
-    return jsonpatch.apply_patch(found, patch.encode(made.ops).decode()), made
-
-
-@pytest.mark.parametrize("labels", [None, {}, {"a/b~c": "d"}, {DATAPLANE: "none"}], ids=str)
-def test_a_pod_without_a_wish_gets_the_label(labels: dict[str, str] | None) -> None:
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        *({"labels": labels} for labels in (None, {}, {"a/b~c": "d"}, {DATAPLANE: "none"})),
+    ],
+    ids=str,
+)
+def test_a_pod_without_a_wish_gets_the_label(metadata: dict[str, Any]) -> None:
     """Go clients send null for an empty map: adding into it would refuse the pod."""
-    after, _ = labelled(labels=labels)
-    assert after["metadata"]["labels"] == {**(labels or {}), INJECT: "true"}
-    assert labelled()[0]["metadata"]["labels"] == {INJECT: "true"}
-    assert labelled(**after["metadata"])[1].ops == ()
+    found = {**new_pod(), "metadata": {"generateName": "web-", **metadata}}
+    after = jsonpatch.apply_patch(found, patch.encode(ask(found).ops).decode())
+    assert after["metadata"]["labels"] == {**(metadata.get("labels") or {}), INJECT: "true"}
+    assert ask(after).ops == ()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,6 @@ def test_the_next_pod_of_a_controller_is_this_one_without_what_istio_added(case:
     assert INJECTED not in (pod.metadata.annotations or {})
 
 
-TEMPLATE = sidecar.Template("istio-system", "proxyv2")
 CONFIGS = ["a: b", "{a: b}", *(case.annotations[PROXY_CONFIG] for case in TEXTS)]
 SEEDS = st.integers(0, 2**32)
 HOWS = st.builds(
@@ -308,7 +307,8 @@ def test_once_is_enough_also_when_istio_was_called_in_between(
     once = patched(found, how)
     request = {"request": {"uid": "1", "namespace": "training", "object": once}}
     native = native or how.capability is Capability.UNASKED
-    answer, _ = decision.answer(request, TEMPLATE, native=native)
+    template = sidecar.Template("istio-system", "proxyv2")
+    answer, _ = decision.answer(request, template, native=native)
     if "patch" not in answer["response"]:
         return
     between = jsonpatch.apply_patch(once, json.loads(base64.b64decode(answer["response"]["patch"])))

@@ -114,14 +114,6 @@ def test_what_cannot_be_used_is_named(kind: str, spec: dict[str, Any], error: st
         list(templates.read(manifest(**spec), group, kind))
 
 
-POLICY: dict[str, Any] = {
-    "rules": [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [143]}},
-    ]
-}
-
-
 @pytest.mark.parametrize("named", [{}, {"containerName": "main"}], ids=str)
 @pytest.mark.parametrize(
     ("group", "kind"), [("batch", "Job"), ("batch", "CronJob"), ("jobset.x-k8s.io", "JobSet")]
@@ -130,8 +122,13 @@ def test_a_failure_policy_that_names_no_container_counts_native_sidecars(
     group: str, kind: str, named: dict[str, str]
 ) -> None:
     """cloud-sql-proxy#1803: kubernetes pkg/controller/job matchOnExitCodes."""
-    ignored, rule = POLICY["rules"]
-    policy = {"rules": [ignored, {**rule, "onExitCodes": {**rule["onExitCodes"], **named}}]}
+    codes = {"operator": "In", "values": [143], **named}
+    policy = {
+        "rules": [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+            {"action": "FailJob", "onExitCodes": codes},
+        ]
+    }
     job = {"spec": {"template": {"spec": {"containers": []}}, "podFailurePolicy": policy}}
     spec = {
         "Job": job["spec"],

@@ -15,11 +15,10 @@ from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rules
 from istio_aux.repair.candidate import Candidate
 from msgspec import structs
-from unit.rules.pods import RUNNING, State, document
+from unit.rules.pods import JOB, RUNNING, State, document
 
 REPLICAS = ("apps/v1", "ReplicaSet")
 STATEFUL = ("apps/v1", "StatefulSet")
-JOB = ("batch/v1", "Job")
 
 YES = Expectation(expected=True, reason="webhook namespace.sidecar-injector.istio.io selects it")
 AMBIENT = Expectation(
@@ -50,6 +49,7 @@ def raw(
     restart: str = "Always",
     ready: bool = True,
     created: str | None = None,
+    controls: bool = True,
     **fields: Any,
 ) -> dict[str, Any]:
     """The pod as JSON; see `unit.rules.pods.document` for the other fields."""
@@ -66,7 +66,7 @@ def raw(
     if created is not None:
         found["metadata"]["creationTimestamp"] = created
     for reference in found["metadata"].get("ownerReferences", []):
-        reference |= {"name": "web", "uid": owner_uid}
+        reference |= {"name": "web", "uid": owner_uid, "controller": controls}
     return found
 
 
