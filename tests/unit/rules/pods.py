@@ -153,6 +153,5 @@ def recorded(name: str) -> Pod:
 
 def listed(pod: Pod, judgement: Judgement, now: datetime) -> Any:
     """What `audit` lists of a pod that Istio would inject; None if nothing."""
-    agents = NodeAgents()
-    meshed = outside(pod, None, judgement, lambda _: Expectation(True, ""), agents, now=now)
+    meshed = outside(pod, None, judgement, lambda _: Expectation(True, ""), NodeAgents(), now=now)
     return next((it for it in judge(pod, judgement, meshed) if it.state), None)

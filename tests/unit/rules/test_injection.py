@@ -352,9 +352,7 @@ def test_without_the_labels_of_the_namespace_nothing_is_known() -> None:
 def test_a_webhook_that_may_not_be_called_is_not_counted_on(
     fields: dict[str, Any], verdict: bool | None
 ) -> None:
-    hooks = hooks_of([each_webhook(DEFAULT, **fields)])
-
-    answer = expected(pod(), ENABLED, hooks, POLICIES)
+    answer = expected(pod(), ENABLED, hooks_of([each_webhook(DEFAULT, **fields)]), POLICIES)
 
     assert answer.expected is verdict, answer.reason
 
@@ -413,9 +411,8 @@ def test_an_endpoint_counts_when_it_may_be_connected_to(
 ) -> None:
     """A port without a number is every port (discovery/v1 types.go)."""
     port = {"name": "https-webhook", "port": 15017, "protocol": "TCP"}
-    found = msgspec.convert({"endpoints": [READY], "ports": [port], **fields}, EndpointSlice)
-
-    assert found.ready is ready
+    body = {"endpoints": [READY], "ports": [port], **fields}
+    assert msgspec.convert(body, EndpointSlice).ready is ready
 
 
 @pytest.mark.parametrize(
@@ -494,9 +491,8 @@ def test_only_webhooks_that_make_sidecars_count(
     webhooks: list[dict[str, Any]] | None, counts: bool
 ) -> None:
     """istio#43074."""
-    found = configuration("aaa", webhooks)
-
-    assert sorted_before(OUR_CONFIGURATION, [found]) == (("aaa",) if counts else ())
+    before = sorted_before(OUR_CONFIGURATION, [configuration("aaa", webhooks)])
+    assert before == (("aaa",) if counts else ())
 
 
 BUNDLE = b"""# istiod

@@ -350,8 +350,8 @@ def test_its_author_may_insist_and_is_warned(asked: dict[str, str]) -> None:
 def test_a_pod_that_never_ends_or_refuses_native_itself_is_held_as_ever(
     more: dict[str, Any],
 ) -> None:
-    plan = planned(says(POST, **more), ON_REQUEST)
-    assert plan.writes == {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
+    held = {PROXY_CONFIG: HOLD, STARTED_WITH: "hold"}
+    assert planned(says(POST, **more), ON_REQUEST).writes == held
 
 
 @pytest.mark.parametrize(
@@ -429,23 +429,6 @@ def test_a_container_keeps_its_fields() -> None:
     (sidecar,) = patched(found.pod, HOW)["spec"]["initContainers"]
 
     assert sidecar == container("vault-agent", unknown=[1], restartPolicy="Always")
-
-
-@pytest.mark.parametrize(
-    ("injected", "expected"),
-    [
-        ({"initContainers": [container("istio-proxy", restartPolicy="Always")]}, "vault-agent*"),
-        ({"containers": [container("istio-proxy"), *JOB]}, None),
-    ],
-    ids=["native", "classic"],
-)
-def test_a_sidecar_that_another_webhook_added_becomes_native_beside_a_native_proxy(
-    injected: dict[str, Any], expected: str | None
-) -> None:
-    found = Case(name="", annotations={"sidecar.istio.io/status": "{}"}, spec=injected)
-
-    _, init = outcome(patched(found.pod, HOW)["spec"])
-    assert init == ([expected] if expected else [])
 
 
 def test_its_ports_count_as_before() -> None:

@@ -298,8 +298,7 @@ def test_namespaces_that_are_injected_and_not_selected_are_named_with_the_comman
     assert note.what == f"team is injected and not selected; {pods}"
     two = f"a/ours, b/other: {out[0]}"
     assert [each.do for each in preflight.unselected({"team": ((two, change), 3)})] == [note.do]
-    many = {f"team-{number}": (out, 1) for number in range(9)}
-    *_, last = preflight.unselected(many)
+    *_, last = preflight.unselected({f"team-{number}": (out, 1) for number in range(9)})
     assert last.what == "and 4 more such namespaces"
 
 
@@ -463,8 +462,8 @@ def test_a_text_says_what_to_do_and_whether_istio_aux_works() -> None:
     far = preflight.bounded(bad)
 
     assert report.check_text([live, far], Terminal()) == TEXT.strip()
-    well = report.check_text([live], Terminal())
-    assert well.endswith("\n\nnothing keeps istio-aux from working here")
+    end = "\n\nnothing keeps istio-aux from working here"
+    assert report.check_text([live], Terminal()).endswith(end)
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,7 @@ def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
     [told] = [text for text in plan(pod, StartPolicy()).warnings if value in text]
     assert told.startswith("IA0204: annotation istio-aux.io/")
     assert told.endswith("the proxy is left alone")
-    [annotation] = decided(Wait, pod).blocked_by
-    assert annotation.kind == "annotation"
+    assert [each.kind for each in decided(Wait, pod).blocked_by] == ["annotation"]
 
 
 @pytest.mark.parametrize(
@@ -190,8 +189,7 @@ def test_a_bad_value_about_the_end_is_told_at_the_start_and_keeps_the_proxy(
 def test_every_time_of_an_end_is_understood(at: str, now: float) -> None:
     """One without a zone, from a person's file, counts as UTC; one that is to come, as now."""
     pod, policy = annotated({"main": exited(0, at=at)}), QuitPolicy(grace=5)
-    decision = decided(Wait, pod, policy, now=moment(ENDED, now))
-    assert decision.until == moment(ENDED, 5)
+    assert decided(Wait, pod, policy, now=moment(ENDED, now)).until == moment(ENDED, 5)
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -544,6 +542,9 @@ SCRIPTED = next(row for row in KNOWN if row.is_script)
         row("a bad grace period of the proxy", SQL, NATIVE, {"annotations": {QUIT_GRACE: "soon"}},
             ["cloud-sql-proxy*"]),
         row("beside a native proxy", SQL, NATIVE, BESIDE_NATIVE, ["cloud-sql-proxy*"]),
+        row("beside a classic proxy", SQL, NATIVE,
+            {"annotations": {"sidecar.istio.io/status": "{}"},
+             "containers": [container("istio-proxy"), *beside(SQL)]}, []),
         row("beside a native proxy in mode none", SQL,
             StartPolicy(capability=Capability.NATIVE, mode=StartMode.NONE), BESIDE_NATIVE, []),
         row("the shell of an injector is no script", SCRIPTED, NATIVE,

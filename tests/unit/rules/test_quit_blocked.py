@@ -425,15 +425,14 @@ def test_the_network_that_a_long_grace_period_would_need_is_said_to_be_lost(
 
 @pytest.mark.parametrize("restart", ["Never", "Always"])
 def test_admission_warns_unless_the_proxy_is_native(restart: str) -> None:
-    new = {"restartPolicy": restart, "terminationGracePeriodSeconds": 120, "containers": [{}]}
+    spec = {"restartPolicy": restart, "terminationGracePeriodSeconds": 120, "containers": [{}]}
+    new = {"metadata": {}, "spec": spec}
 
-    how = StartPolicy(capability=Capability.CLASSIC)
-    [warning] = planned({"metadata": {}, "spec": new}, how).warnings
+    [warning] = planned(new, StartPolicy(capability=Capability.CLASSIC)).warnings
 
     assert warning.startswith(f"IA0108: {LOST}")
     assert len(f"istio-aux: {warning}") <= 256, "the API server cuts what is longer"
-    native = StartPolicy(capability=Capability.NATIVE)
-    assert planned({"metadata": {}, "spec": new}, native).warnings == ()
+    assert planned(new, StartPolicy(capability=Capability.NATIVE)).warnings == ()
 
 
 ENOUGH = "terminationGracePeriodSeconds was 1: 5 is enough"

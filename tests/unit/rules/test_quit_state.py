@@ -316,8 +316,7 @@ def test_an_older_state_does_not_count_for_a_while() -> None:
     assert story.state.decision.action == "quit"
     assert story.awake() == Look()
     assert story.looked(pod(main=RUNNING, version=19)) == Retry()
-    later = after(31)
-    story.watched(pod(main=RUNNING, version=1), later)
+    story.watched(pod(main=RUNNING, version=1), after(31))
     assert story.state.decision.action == "wait", "a restored etcd"
 
 

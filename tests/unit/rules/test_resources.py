@@ -180,17 +180,23 @@ def test_resources_of_a_pod_that_has_its_proxy_are_large_enough() -> None:
     )
 
 
-@pytest.mark.parametrize("capability", [Capability.NATIVE, Capability.CLASSIC])
-def test_admission_warns_of_a_pod_that_will_be_refused(capability: Capability) -> None:
-    main = {"name": "main", "resources": ROOM}
-    own = {"requests": OWN, "limits": OWN}
-    spec = {"restartPolicy": "Never", "containers": [main], "resources": own}
+@pytest.mark.parametrize(
+    ("how", "classic"),
+    [
+        (StartPolicy(capability=Capability.NATIVE), False),
+        (StartPolicy(capability=Capability.CLASSIC), True),
+    ],
+)
+def test_admission_warns_of_a_pod_that_will_be_refused(how: StartPolicy, classic: bool) -> None:
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "resources": ROOM}],
+        "resources": {"requests": OWN, "limits": OWN},
+    }
 
-    how = StartPolicy(capability=capability)
     [warning] = planned({"metadata": {}, "spec": spec}, how).warnings
 
     assert warning.startswith("IA0114: refused with a sidecar unless spec.resources has requests")
-    classic = capability is Capability.CLASSIC
     assert warning.endswith("a native one do not count") is classic
     assert len(f"istio-aux: {warning}") <= 256, "the API server cuts what is longer"
     refuses = {"annotations": {"sidecar.istio.io/inject": "false"}}

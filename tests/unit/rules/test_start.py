@@ -162,8 +162,7 @@ def test_a_pod_that_istio_does_not_inject_is_left_alone(found: dict[str, Any], r
 
 def test_an_ambient_pod_of_a_file_starts_after_a_sidecar_that_it_asks_for() -> None:
     """Nothing else is known of it."""
-    found = new_pod(labels={DATAPLANE: "ambient", INJECT: "true"})
-    assert planned(found).started_with == "hold"
+    assert planned(new_pod(labels={DATAPLANE: "ambient", INJECT: "true"})).started_with == "hold"
 
 
 def injected(
@@ -329,8 +328,7 @@ UNCHANGED = {"uid", "allowed", "auditAnnotations"}
 
 def request(**fields: Any) -> dict[str, Any]:
     """A review as the API server sends it at the creation of a pod."""
-    made = document({"main": None}, phase=None)
-    return reviewed(**{"uid": "705ab4f5", "object": made, **fields})
+    return reviewed(**{"uid": "705ab4f5", "object": new_pod(), **fields})
 
 
 def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
@@ -543,8 +541,7 @@ def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_a
     """With more levels than any Python decodes, and whatever stands between them."""
     body = buried(f'{{{sibling}"f:a":' * 14_000 + '{"v:[]":{}}' + "}" * 14_000)
     assert steps(lambda: review.answer(body, lambda _: StartPolicy())) < 1000
-    answer = review.answer(body, lambda _: StartPolicy())
-    found = response(answer.body, LONG_UID)
+    found = response(review.answer(body, lambda _: StartPolicy()).body, LONG_UID)
     assert "patch" not in found
     assert found["warnings"] == [
         "istio-aux: left alone: malformed AdmissionReview: it is nested too deeply"
