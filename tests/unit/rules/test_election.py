@@ -71,13 +71,19 @@ def test_what_to_do(what: str, observation: Observation, now: float, step: Step)
     assert decide(ME, observation, now, 10) == step, what
 
 
-def test_only_a_renewal_gives_the_holder_new_time() -> None:
-    """Not the same record seen again, and not its deletion."""
+@pytest.mark.parametrize(
+    ("record", "since"),
+    [
+        (held_by(OTHER, renew_time="08:02"), 110),
+        (held_by(OTHER, renew_time="08:00"), 100),
+        (None, 100),
+    ],
+    ids=["a renewal", "the same record seen again", "its deletion"],
+)
+def test_only_a_renewal_gives_the_holder_new_time(record: LeaseRecord | None, since: float) -> None:
     first = Observation().then(held_by(OTHER, renew_time="08:00"), 100)
-    assert first.then(held_by(OTHER, renew_time="08:02"), 102).since == 102
-    assert first.then(held_by(OTHER, renew_time="08:00"), 102).since == first.since == 100
-    deleted = first.then(None, 110)
-    assert (deleted.since, deleted.holder, deleted.exists) == (100, OTHER, False)
+    found = first.then(record, 110)
+    assert (found.since, found.holder, found.exists) == (since, OTHER, record is not None)
 
 
 def test_what_was_written_is_read_back() -> None:

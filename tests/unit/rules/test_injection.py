@@ -442,10 +442,6 @@ def configuration(name: str, webhooks: list[dict[str, Any]] | None) -> Configura
     return msgspec.convert({"metadata": {"name": name}, "webhooks": webhooks}, Configuration)
 
 
-def istio(name: str) -> Configuration:
-    return configuration(name, [{"name": INJECTOR}])
-
-
 @pytest.mark.parametrize(
     ("ours", "before", "after"),
     [
@@ -465,7 +461,8 @@ def test_names_are_compared_as_the_api_server_sorts_them(
     ours: str, before: tuple[str, ...], after: tuple[str, ...]
 ) -> None:
     """istio#43074: a dash comes before a dot, both before digits, and those before letters."""
-    assert sorted_before(ours, [istio(name) for name in (*after, *reversed(before))]) == before
+    names = *after, *reversed(before)
+    assert sorted_before(ours, [configuration(it, [{"name": INJECTOR}]) for it in names]) == before
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,8 @@ def test_without_any_configuration_the_injector_is_absent(found: list[Configurat
 @pytest.mark.parametrize("more", [{"caBundle": BUNDLE}, {}], ids=["its own", "the system's"])
 def test_an_injector_behind_a_url_is_live_by_its_probe_alone(more: dict[str, str]) -> None:
     """There is no Service. A vendor that runs istiod for its users needs no caBundle."""
-    body = {"url": "https://istiod.example.com:15017/inject", **more}
-    configuration = each_webhook(DEFAULT, clientConfig=body)
+    url = "https://istiod.example.com:15017/inject"
+    configuration = each_webhook(DEFAULT, clientConfig={"url": url, **more})
     probed = {target(configuration): INJECTS}
 
     assert one(configuration, but(slices=())).state is Liveness.NOT_PROBED

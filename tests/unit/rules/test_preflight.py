@@ -114,7 +114,7 @@ def test_versions_of_pods_are_short_counted_and_left_out_if_they_are_not_known(
 
 
 def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() -> None:
-    assert preflight.rights("it", []).result is Verdict.OK
+    assert coded([preflight.rights("it", [])]) == ["ok"]
     found = preflight.rights("it", [Right("create", "", "pods/exec", "to quit proxies")])
 
     assert coded([found]) == ["problem IA0304"]
@@ -248,8 +248,7 @@ def test_a_node_where_no_pod_can_be_captured_is_a_problem() -> None:
     ready = Agent(key=Key("istio-system", "a", "a"), node="a", ready_since=1.0)
     other = replace(ready, node="b")
     agents = {"istio-cni": [ready, replace(other, ready_since=None)], "ztunnel": [ready, other]}
-    (good,) = preflight.node_agents(agents, ["a"], "harm")
-    assert good.result == "ok"
+    assert coded(preflight.node_agents(agents, ["a"], "harm")) == ["ok"]
     (bad,) = preflight.node_agents(agents, ["a", "b"], "harm")
     assert coded([bad]) == ["problem IA0407"]
     assert bad.what.startswith("istio-cni is not ready on 1 nodes: b")

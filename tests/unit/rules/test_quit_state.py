@@ -72,6 +72,11 @@ class Story:
         if found:
             self.task = self.state.task = Task(self.state, found)
 
+    def becomes(self, **scope: Any) -> None:
+        """What this process may do, and to which pods, changes."""
+        for name, value in scope.items():
+            setattr(self.scope, name, value)
+
     def awake(self, seconds: float = 0) -> Action:
         return self.task.awake(self.scope, after(seconds))
 
@@ -178,35 +183,16 @@ def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
     )
 
 
-Change = Callable[[Story], None]
-
-
-def leave(story: Story) -> None:
-    story.state.unwatched = True
-
-
-def deselect(story: Story) -> None:
-    story.scope.namespaces.clear()
-
-
-def depose(story: Story) -> None:
-    story.scope.leading = False
-
-
-def stop(story: Story) -> None:
-    story.scope.stopping = True
-
-
 @pytest.mark.parametrize(
     ("change", "seen", "outcome"),
     [
-        (deselect, pod(), superseded("namespace training is not selected")),
-        (depose, pod(), superseded("another process leads")),
-        (stop, pod(), superseded("this process is stopping")),
-        (None, None, GONE),
-        (None, pod(main=RUNNING), superseded("not finished: main (running)")),
-        (None, pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
-        (None, pod(deleting=True), superseded(
+        ({"namespaces": set()}, pod(), superseded("namespace training is not selected")),
+        ({"leading": False}, pod(), superseded("another process leads")),
+        ({"stopping": True}, pod(), superseded("this process is stopping")),
+        ({}, None, GONE),
+        ({}, pod(main=RUNNING), superseded("not finished: main (running)")),
+        ({}, pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
+        ({}, pod(deleting=True), superseded(
             "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last said, not ended:"
             " istio-proxy (running); istio-proxy is left alone, as its payload may still need it"
         )),
@@ -214,13 +200,12 @@ def stop(story: Story) -> None:
     ids=["deselected", "deposed", "stopping", "gone", "restarted", "exited before", "deleted"],
 )  # fmt: skip
 def test_the_state_read_right_before_an_attempt_decides(
-    change: Change | None, seen: Pod | None, outcome: Any
+    change: dict[str, Any], seen: Pod | None, outcome: Any
 ) -> None:
     """kuma#13617: and an exit that nobody asked for is none of ours."""
     story = Story()
     assert story.awake() == Look()
-    if change:
-        change(story)
+    story.becomes(**change)
     assert story.looked(seen, gone=seen is None) == outcome
     assert story.task.attempts == 0
 
@@ -228,19 +213,20 @@ def test_the_state_read_right_before_an_attempt_decides(
 @pytest.mark.parametrize(
     ("change", "following"),
     [
-        (leave, Look()),
-        (deselect, superseded("namespace training is not selected")),
-        (depose, superseded("another process leads")),
-        (stop, End()),
+        ({}, Look()),
+        ({"namespaces": set()}, superseded("namespace training is not selected")),
+        ({"leading": False}, superseded("another process leads")),
+        ({"stopping": True}, End()),
     ],
+    ids=["due", "deselected", "deposed", "stopping"],
 )
 def test_a_task_ends_between_attempts_once_nothing_is_due(
-    change: Change, following: Action
+    change: dict[str, Any], following: Action
 ) -> None:
     story = Story().told()
     assert story.awake() == Look()
     assert story.looked() == Retry()
-    change(story)
+    story.becomes(**change)
     assert story.awake() == following
 
 
@@ -258,7 +244,7 @@ def test_the_outcome_for_a_pod_that_left_the_watch(
     end: Callable[[Story], Action], outcome: Any
 ) -> None:
     story = Story().told()
-    leave(story)
+    story.state.unwatched = True
     assert story.awake() == Look(), "the watch did not show the exit"
     assert end(story) == outcome
 

@@ -497,7 +497,6 @@ def test_the_table_of_a_rollout_s_states_is_true() -> None:
         happened |= {(state(before), how, state(after)) for before, how, after, _ in following}
         reached = [(after, now) for *_, after, now in following]
 
-    assert table
     assert {each for each in happened if each[0] != each[2]} == {
         each for each in table if each[0] != each[2]
     }
@@ -551,8 +550,6 @@ def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
     bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
     begun = {f"bad-{name}/x": 600.0 for name in range(4)} | {"z/1": 1.0, "z/2": 1.0, "z/3": 1.0}
     served = {f"bad-{name}": 600.0 - name for name in range(9)}
-    order = chosen({**bad, "good/1": 595.5}, begun, served)
-    assert order == ["bad-0/0", "bad-1/0"]
+    assert chosen({**bad, "good/1": 595.5}, begun, served) == ["bad-0/0", "bad-1/0"]
     later = {**served, "bad-0": 0.0, "bad-1": 0.0}
-    order = chosen({**bad, "good/1": 598.5}, begun, later)
-    assert order == ["good/1", "bad-2/0"]
+    assert chosen({**bad, "good/1": 598.5}, begun, later) == ["good/1", "bad-2/0"]
