@@ -81,8 +81,9 @@ def test_a_payload_that_is_held_says_since_when_and_until_when_at_most() -> None
         "held",
         "IA0119",
     )
-    until = "since 08:16:29Z, until 08:21:29Z at most"
-    assert decision.reason == f"the payload waits for istio-proxy {until}"
+    assert decision.reason == (
+        "the payload waits for istio-proxy since 08:16:29Z, until 08:21:29Z at most"
+    )
 
 
 @pytest.mark.parametrize(("seconds", "by"), [(None, ()), (59, ()), (60, ("istio-proxy",))])

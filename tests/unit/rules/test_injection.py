@@ -271,7 +271,6 @@ def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
     verdict: bool | None,
 ) -> None:
     policies = {OURS: policy} if policy else {}
-
     answer = expected(pod(labels, annotations), ENABLED, HOOKS, policies)
 
     assert answer.expected is verdict, answer.reason

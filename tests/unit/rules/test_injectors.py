@@ -287,9 +287,9 @@ def test_a_new_pod_starts_by_what_its_own_injector_makes(
     """A revision beside another one is the usual way of an upgrade."""
     hooks = hooks_of([ACTIVE, OTHER])
     unasked = Probe(injected=True, native=NativeCheck(Capability.UNASKED, "unasked"))
-    found = but(probes={target(ACTIVE): unasked, target(OTHER): INJECTS})
+    probes = {target(ACTIVE): unasked, target(OTHER): INJECTS}
     planes = ControlPlanes(
-        injectors=evaluate(hooks, found),
+        injectors=evaluate(hooks, but(probes=probes)),
         hooks=hooks,
         proxies={ACTIVE.metadata.name: {"limits.cpu": 1}, OTHER.metadata.name: {"limits.cpu": 2}},
         known=True,

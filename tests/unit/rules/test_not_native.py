@@ -316,13 +316,11 @@ def test_builds_and_steps_of_pipelines_are_native_in_both_worlds(
 
 
 @pytest.mark.parametrize("restart", ["Never", "OnFailure", "Always"])
-@pytest.mark.parametrize("start", [None, "auto", "native"])
+@pytest.mark.parametrize("annotations", [{}, {START: "auto"}, {START: "native"}], ids=str)
 def test_where_istio_makes_sidecars_native_unasked_the_start_of_a_pod_is_left_alone(
-    start: str | None, restart: str
+    annotations: dict[str, str], restart: str
 ) -> None:
-    found = pod(annotations={START: start} if start else {}, restartPolicy=restart)
-
-    plan = planned(found, UNASKED)
+    plan = planned(pod(annotations=annotations, restartPolicy=restart), UNASKED)
 
     assert (plan.ops, plan.native) == ((), True)
     assert plan.reason == "Istio makes its sidecar native unasked"

@@ -56,8 +56,10 @@ OURS = "istio-aux-kubeflow.istio-aux"
 
 def ours(name: str = OURS) -> dict[str, Configuration]:
     """Our configuration, as the charm makes it."""
-    webhook = {"name": "start.istio-aux.io", "failurePolicy": "Ignore"}
-    body = {"metadata": {"name": name}, "webhooks": [webhook]}
+    body = {
+        "metadata": {"name": name},
+        "webhooks": [{"name": "start.istio-aux.io", "failurePolicy": "Ignore"}],
+    }
     return {name: msgspec.convert(body, Configuration)}
 
 
@@ -168,9 +170,8 @@ def test_two_installations_that_look_after_the_same_pods_are_a_problem(
 
     results = [*preflight.overlapping(Installations(tuple(found)).shared(namespaces))]
 
-    where = ", ".join(shared)
     assert [(*coded([each]), each.what) for each in results] == [
-        ("problem IA0326", f"here and there select the same namespaces: {where}")
+        ("problem IA0326", f"here and there select the same namespaces: {', '.join(shared)}")
         for _ in shared[:1]
     ]
 

@@ -155,8 +155,7 @@ def test_a_payload_that_the_kubelet_forgets_to_start_again_is_named(
               **{key: it for key, it in fields.items() if key == "sidecars"})  # fmt: skip
     decision = decide(pod, now=moment(ENDED, minutes * 60))
     assert (blockers(decision), decision.code) == (by, "IA0113" if by else None)
-    late = "; the kubelet has not started main again for long"
-    assert decision.reason.endswith(late) is bool(by)
+    assert ("; the kubelet has not started main again for long" in decision.reason) is bool(by)
 
 
 @pytest.mark.parametrize(

@@ -311,8 +311,7 @@ def test_a_pod_that_istios_cni_did_not_capture_is_outside_the_mesh(
     found: dict[str, Any], facts: dict[str, Any], kind: type[RepairAction], because: str
 ) -> None:
     """istio#61182, istio#55968. Unknown is not outside, and "pending" is no network at all."""
-    facts = {"settled": True, **facts}
-    decision = decide(pods.convert(found), RESTART, AMBIENT, **facts)
+    decision = decide(pods.convert(found), RESTART, AMBIENT, **{"settled": True, **facts})
     assert type(decision) is kind, decision
     assert because in decision.reason
 

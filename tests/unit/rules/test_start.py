@@ -421,8 +421,7 @@ def test_a_pod_that_refuses_and_gets_the_label_will_have_a_sidecar() -> None:
     found = pods.convert(
         document({"main": None}, labels={"app": "x"}, annotations={INJECT: "false"})
     )
-    made = plan(found, StartPolicy(inject=parse("app=x")))
-    assert after_injection(found, made).has_proxy
+    assert after_injection(found, plan(found, StartPolicy(inject=parse("app=x")))).has_proxy
     assert not after_injection(found, plan(found, StartPolicy())).has_proxy
 
 
