@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import ssl
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
 from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rollout import Sidecar
 from istio_aux.settings import DEFAULTS
 from istio_aux.wiring import Wiring
 from lab.nightly import NIGHTLY
@@ -40,6 +42,8 @@ from unit.repairing import mesh
 from unit.rules.mesh import expected
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import JOB, decide, raw, unmeshed
+
+from benchmarks import pods as benchmark
 
 Document = dict[str, Any]
 Made = Iterator[tuple[str, Callable[[], Any]]]
@@ -359,6 +363,52 @@ def test_much_in_all_fields_costs_a_few_kilobytes_at_most_together(
     few = crowded(CROWDS[name](1), (10,) * 3, (10,) * 4, 0, "")
     much = crowded(CROWDS[name](20), NAMES, owner, labels, said)
     assert asyncio.run(left(much)) - asyncio.run(left(few)) <= 4096
+
+
+SHARES = {"job": 400, "unmeshed": 80, "refusing": 760, "other": 760}
+"""Of 2,000 pods, in the proportions of the benchmark."""
+STATUS = {"job": "running"}
+USUAL = 1420
+"""Bytes that are kept of each of them by who restarts pods, as measured on Python 3.11."""
+
+
+def large_cluster() -> Iterator[bytes]:
+    """The benchmark's pods, in namespaces of fifty, each with a controller of its own."""
+    bodies = {**benchmark.bodies("node"), **benchmark.crowd("node")}
+    for kind, share in SHARES.items():
+        for number in range(share):
+            name, place = f"{kind}-{number}", "plain" if kind == "other" else "mesh"
+            text = bodies[kind].replace(benchmark.NAME, name).replace(benchmark.OWNER, f"of-{name}")
+            text = text.replace(benchmark.NAMESPACE, f"{place}-{number // 50}")
+            status = bodies[STATUS.get(kind, "alone")].replace(
+                benchmark.NOW, "2026-11-21T08:16:26Z"
+            )
+            body = json.loads(text) | json.loads(status)
+            body["metadata"] |= {"uid": f"{name:>36}", "resourceVersion": "1"}
+            yield msgspec.json.encode(body)
+
+
+async def test_what_is_kept_of_each_of_two_thousand_pods_grows_by_less_than_a_tenth(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A short relative of `tox -e bench -- scale`."""
+    caplog.set_level("ERROR")
+    process = Process()
+    for number in range(16):
+        labels = {**ENABLED, "io.datastrophic/istio-aux": "enabled"}
+        metadata = Metadata(name=f"mesh-{number}", labels=labels)
+        process.watches["namespaces"]._apply(Namespace(metadata=metadata))
+    tracemalloc.start()
+    before = traced()
+    for text in large_cluster():
+        process.watches["pods"]._apply(msgspec.json.decode(text, type=Pod))
+    await process.store.catch_up()
+    process.wiring._events._waiting.clear()
+    each = (traced() - before) / sum(SHARES.values())
+    tracemalloc.stop()
+    assert process.store.count(Sidecar.MISSING) == SHARES["unmeshed"]
+    assert len(process.wiring._quit.known) == SHARES["job"]
+    assert USUAL / 2 < each < USUAL * 1.1
 
 
 MANY = {f"a{number}": "" for number in range(1000)}
