@@ -33,16 +33,20 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nO
 """What the real agent answers, as recorded."""
 
 
-async def proxy_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
-    """Answer an exec as the kubelet does when the command succeeds."""
-    await socket.send_bytes(b"\x01")  # The kubelet begins with an empty frame.
-    await socket.send_bytes(b"\x01OK")
-    await socket.send_bytes(b'\x03{"metadata":{},"status":"Success"}')
+def sending(*frames: bytes) -> Exec:
+    """Answer an exec or a forwarded request with these frames."""
+
+    async def send(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
+        for frame in frames:
+            await socket.send_bytes(frame)
+
+    return send
 
 
-async def agent_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
-    """Answer a forwarded request as the agent does when it is told to quit."""
-    await socket.send_bytes(b"\x00" + OK)
+proxy_quits = sending(b"\x01", b"\x01OK", b'\x03{"metadata":{},"status":"Success"}')
+"""What the kubelet answers an exec when the command succeeds; it begins with an empty frame."""
+agent_quits = sending(b"\x00" + OK)
+"""What the agent answers a forwarded request when it is told to quit."""
 
 
 _NESTED = re.compile(rb'"nested (\d+) levels deep"')
@@ -144,6 +148,7 @@ class ApiServer(Store):
         dry_run: answers a dry run of a pod's creation.
         allows: whether every account has every right that it asks for.
         tokens: the bearer tokens that came, in order.
+        sent: the bodies of the requests, in the same order as those.
     """
 
     def __init__(self) -> None:
@@ -160,6 +165,7 @@ class ApiServer(Store):
         self.dry_run: DryRun = web.json_response
         self.allows = True
         self.tokens: list[str] = []
+        self.sent: list[bytes] = []
         self._stack = AsyncExitStack()
         self._port = 0
         self._clients: Path | None = None
@@ -227,6 +233,7 @@ class ApiServer(Store):
         self.requests.append(f"{request.method} {request.path}")
         self.queries.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization", ""))
+        self.sent.append(await request.read())
         for fault in self.faults:
             answer = await fault(request)
             if answer is not None:
@@ -238,6 +245,11 @@ class ApiServer(Store):
         if request.path in {"/api", "/apis"}:
             return web.json_response(CORE if request.path == "/api" else TYPES)
         return await self._route(request)
+
+    def bodies_of(self, method: str) -> list[Object]:
+        """What was sent with all requests of that method."""
+        sent = zip(self.requests, self.sent, strict=True)
+        return [json.loads(body) for request, body in sent if request.startswith(method)]
 
     @property
     def events(self) -> list[Object]:
@@ -297,14 +309,18 @@ class ApiServer(Store):
         self.always(fault)
         return came
 
-    def hang(self, ending: str) -> None:
-        """Never answer requests whose ``METHOD path`` ends so."""
+    def before(self, ending: str, act: Callable[[], Awaitable[object]]) -> None:
+        """Do this before requests are served whose ``METHOD path`` ends so."""
 
         async def fault(request: web.Request) -> None:
             if f"{request.method} {request.path}".endswith(ending):
-                await asyncio.Event().wait()
+                await act()
 
         self.faults.append(fault)
+
+    def hang(self, ending: str) -> None:
+        """Never answer requests whose ``METHOD path`` ends so."""
+        self.before(ending, asyncio.Event().wait)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         to, body = parse(request.path), await request.read()

@@ -24,7 +24,7 @@ from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.attempt import QuitLimits, QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits
+from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits, sending
 from unit.asynchronous import background, until
 from unit.leading import Led
 from unit.logged import counted
@@ -72,10 +72,6 @@ class World:
         body["metadata"].pop("uid", None)
         self.api.put("pods", body)
 
-    async def exit(self, name: str) -> None:
-        """What the kubelet first reports once the proxy has exited; `finish` is all of it."""
-        await self.pod(name, proxy=ENDED)
-
     async def finish(self, name: str, namespace: str = "training") -> None:
         """What the kubelet reports once the proxy has exited: two changes, as recorded."""
         await self.pod(name, proxy=ENDED, namespace=namespace)
@@ -116,9 +112,8 @@ def freeing(world: World, answer: Exec = proxy_quits) -> Exec:
     return free
 
 
-async def nobody_listens(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
-    """A forwarded request that reaches nobody."""
-    await socket.send_bytes(b"\x01connection refused")
+nobody_listens = sending(b"\x01connection refused")
+"""A forwarded request that reaches nobody."""
 
 
 @asynccontextmanager

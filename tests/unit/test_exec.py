@@ -27,7 +27,7 @@ from istio_aux.kube.exec import (
 )
 from istio_aux.model.pod import Key
 from istio_aux.model.sidecars import AttemptResult
-from unit.apiserver import OK, ApiServer, Exec
+from unit.apiserver import OK, ApiServer, Exec, sending
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 
@@ -84,23 +84,25 @@ def test_frames_make_a_result(frames: list[bytes], text: str) -> None:
     assert heard(*frames) == said(text)
 
 
-async def run(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
+POD = Key("training", "job", "u-1")
+
+
+async def run(api: ApiServer, client: Client) -> AttemptResult:
     api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-    pod = Key("training", "job", "u-1")
-    return await execute(client, pod, ["pilot-agent", "request", "a b"], deadline)
+    return await execute(client, POD, ["pilot-agent", "request", "a b"], 10)
 
 
-async def answered(on_exec: Exec, deadline: float = 10) -> AttemptResult:
+async def answered(on_exec: Exec) -> AttemptResult:
     async with ApiServer() as api, Client(api.access()) as client:
         api.on_exec = on_exec
-        return await run(api, client, deadline)
+        return await run(api, client)
 
 
 async def test_the_command_arrives_word_by_word_with_output_and_without_input() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         assert await run(api, client) == said("exit code 0: OK")
-        command = ("pilot-agent", "request", "a b")
-        assert api.execs == [("training", "job", "istio-proxy", command)]
+        words = ("pilot-agent", "request", "a b")
+        assert api.execs == [("training", "job", "istio-proxy", words)]
         query = api.queries[-1]
         assert (query["stdout"], query["stderr"], "stdin" in query) == ("true", "true", False)
 
@@ -126,11 +128,8 @@ async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -
 
 
 async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
-    async def close(socket: web.WebSocketResponse, *_: str) -> None:
-        await socket.send_bytes(b"\x01OK")
-        await socket.close()
-
-    assert await answered(close) == said("no exit code: closed without a status (1000)")
+    found = await answered(sending(b"\x01OK"))
+    assert found == said("no exit code: closed without a status (1000)")
 
 
 @pytest.mark.parametrize(
@@ -142,13 +141,8 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
 )
 async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -> None:
     """A tenant's program may send as much as it can."""
-
-    async def flood(socket: web.WebSocketResponse, *_: str) -> None:
-        for _number in range(frames + 10):
-            await socket.send_bytes(frame)
-
     why = f"closed after {frames} frames and {frames * len(frame)} bytes without a result"
-    assert await answered(flood) == said(f"no exit code: {why}")
+    assert await answered(sending(*[frame] * (frames + 10))) == said(f"no exit code: {why}")
 
 
 async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
@@ -166,7 +160,7 @@ async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
         await api.stop()
         async with Client(access) as client:
             with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
-                await execute(client, Key("training", "job", "u-1"), ["true"], 5)
+                await execute(client, POD, ["true"], 5)
         await api.start()
 
 
@@ -178,10 +172,15 @@ OPENED = [b"\x00\xac:", b"\x01\xac:"]
 REFUSED = b"error forwarding port 15020 to pod u-1: connection refused"
 
 
-def forwarded(*frames: bytes) -> AttemptResult:
+def forwarding(*frames: bytes) -> ForwardChannels:
     channels = ForwardChannels()
     for frame in frames:
         channels.feed(frame)
+    return channels
+
+
+def forwarded(*frames: bytes) -> AttemptResult:
+    channels = forwarding(*frames)
     return channels.result("" if channels.finished else "cut")
 
 
@@ -224,10 +223,7 @@ def test_forwarded_frames_make_a_result(frames: list[bytes], text: str) -> None:
 def test_an_answer_is_over_when_its_length_or_the_node_says_so(
     frames: list[bytes], *, finished: bool
 ) -> None:
-    channels = ForwardChannels()
-    for frame in (*OPENED, *frames):
-        channels.feed(frame)
-    assert channels.finished is finished
+    assert forwarding(*OPENED, *frames).finished is finished
 
 
 def test_an_answer_that_is_no_http_is_no_status() -> None:
@@ -246,16 +242,14 @@ def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
 
 async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:
     api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-    return await forward(
-        client, Key("training", "job", "u-1"), 18020, "POST /quitquitquit", deadline
-    )
+    return await forward(client, POD, 18020, "POST /quitquitquit", deadline)
 
 
 async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         assert await quit_at(api, client) == said("HTTP 200: OK")
-        ((namespace, pod, port, head),) = api.forwards
-    assert (namespace, pod, port) == ("training", "job", 18020)
+        ((*to, head),) = api.forwards
+    assert to == ["training", "job", 18020]
     assert head.split("\r\n")[:2] == ["POST /quitquitquit HTTP/1.1", "Host: localhost:18020"]
 
 
@@ -309,7 +303,6 @@ async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_reques
     async with ApiServer() as api, Client(api.access()) as client:
         api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
         api.faults.append(refuse)
-        key = Key("training", "job", "u-1")
         channels = ReadyChannels()
-        await forward(client, key, 15020, "GET /", 10.0, still=still, channels=channels)
+        await forward(client, POD, 15020, "GET /", 10.0, still=still, channels=channels)
         assert channels.ready is False

@@ -177,14 +177,10 @@ async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:
     seen: list[ControlPlanes] = []
     read = asyncio.Event()
 
-    async def wait(request: web.Request) -> None:
-        if "/configmaps/" in request.path:
-            await read.wait()
-
     async with Cluster() as api:
         api.put_policy("policy: enabled")
         api.lead(ready=False)
-        api.faults.append(wait)
+        api.before("/configmaps/" + NAME, read.wait)
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, Liveness.NO_ENDPOINT)
             read.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -19,7 +20,7 @@ from istio_aux.model.resources import Requests
 from istio_aux.quit.attempt import PodState, Task
 from istio_aux.quit.controller import KUBELET_KNOWN
 from msgspec.structs import replace
-from unit.apiserver import ApiServer, agent_quits, proxy_quits
+from unit.apiserver import ApiServer, agent_quits, proxy_quits, sending
 from unit.asynchronous import Late, descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
@@ -33,7 +34,6 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         await world.pod("job", details=gpus)
         await until(lambda: len(world.told) >= 3, "it is told again")
         (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
-        assert (stuck.namespace, stuck.name) == ("training", "job")
         assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
         assert stuck.requests == Requests(gpus=8)
         assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
@@ -46,13 +46,16 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         assert world.count("istio_aux_kept_resources") == 0
 
 
+NOT_FOUND = b'\x03{"status":"Failure","message":"container not found"}'
+
+
 async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
     """The agent may not be up yet."""
     async with cluster() as world:
 
         async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
             if len(world.told) < 6:
-                await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
+                await socket.send_bytes(NOT_FOUND)
             else:
                 await freeing(world)(socket, namespace, pod)
 
@@ -112,12 +115,8 @@ async def test_an_api_server_that_asks_for_patience_gets_it(
     """The same request comes again, as nothing was sent and nothing has failed."""
     async with cluster() as world:
         came = world.api.refuse(f"/pods/{request_}", 429, "TooManyRequests", times=1, after=1)
-
-        async def fail(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
-            await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
-
         if request_ == "job/portforward":
-            world.api.on_exec = fail
+            world.api.on_exec = sending(NOT_FOUND)
         await world.pod("job")
         await world.ended("exited")
         assert came[1] - came[0] >= 1
@@ -194,18 +193,6 @@ def objects() -> list[str]:
     return sorted(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds))
 
 
-async def quits(world: World, number: int, prefix: str) -> None:
-    before = world.count("istio_aux_quits_total")
-    names = [f"{prefix}-{index}" for index in range(number)]
-    for start in range(0, number, AT_ONCE):
-        await asyncio.gather(*(world.pod(name) for name in names[start : start + AT_ONCE]))
-        done = before + min(number, start + AT_ONCE)
-        await until(lambda done=done: world.count("istio_aux_quits_total") >= done, "all are freed")
-        for name in names[start : start + AT_ONCE]:
-            world.api.remove("pods", "training", name)
-    await until(lambda: len(world.controller.known) == 0, "all are forgotten")
-
-
 async def nothing_left(world: World, before: int) -> None:
     """Wait until all objects are gone, and all descriptors but those that were there before."""
     await until(lambda: len(world.controller.known) == 0, "all are forgotten")
@@ -216,9 +203,13 @@ async def nothing_left(world: World, before: int) -> None:
 @pytest.mark.usefixtures("only_new")
 async def test_quits_leave_neither_descriptors_nor_objects() -> None:
     async with cluster() as world:
-        await quits(world, AT_ONCE, "warm")
         before = descriptors()
-        await quits(world, 100, "job")
+        for batch in range(5):
+            names = [f"job-{batch}-{index}" for index in range(AT_ONCE)]
+            await asyncio.gather(*(world.pod(name) for name in names))
+            await world.ended("exited", (batch + 1) * AT_ONCE)
+            for name in names:
+                world.api.remove("pods", "training", name)
         await nothing_left(world, before)
 
 
@@ -273,13 +264,7 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:
     async with cluster() as world:
-
-        async def meanwhile(request: web.Request) -> web.StreamResponse | None:
-            if request.path == f"{POD}/portforward":
-                await recreate(world)
-            return None
-
-        world.api.faults.append(meanwhile)
+        world.api.before(f"{POD}/portforward", partial(recreate, world))
         await world.pod("job", annotations={STATUS_PORT: "15520"})
         await until(lambda: world.told, "the port is forwarded")
         await world.ended("gone")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from istio_aux.injector.probe_rules import WORD, Question
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.serving import ServingLimits
@@ -149,12 +148,8 @@ async def test_jobs_that_pods_of_one_namespace_name_delay_no_pod_of_another(
         made = {**pod, "metadata": owned}
         return post(json.dumps(reviewed(object=made, namespace=namespace)).encode())
 
-    async def fault(request: web.Request) -> None:
-        if "/flood/" in request.path:
-            await held.wait()
-
     async with ApiServer() as api, serving(lambda: Case(name="").setting, api) as hook:
-        api.faults.append(fault)
+        api.before("/flood/jobs/a", held.wait)
         api.put("jobs", {"metadata": {"name": "a", "namespace": "training", "uid": "u"}})
         flood = [asyncio.create_task(hook.ask(asks("flood"))) for _ in range(20)]
         for _ in flood:
