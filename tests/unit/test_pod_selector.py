@@ -12,12 +12,11 @@ from istio_aux.cli import main
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.selectors import parse, parse_namespaces
-from unit import quitting, repairing
+from unit import repairing
 from unit.rules.mesh import ENABLED, INJECT
 from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
 
-TEAMS = parse("team in (a,b),!hands-off")
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
 MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
@@ -25,15 +24,6 @@ WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 LABEL = "kubectl label{} pod job-x7k2p -n training team=a"
 WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
 AUTHOR = f"{WHY}: its author labels the pod"
-
-
-async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
-    """They have their sidecar because of us."""
-    async with quitting.cluster(pods=TEAMS) as world:
-        world.controller.set_applications(applications("training/web")[0])
-        await world.pod("web", labels=WEB)
-        await world.ended("exited")
-        assert world.told == ["web"]
 
 
 @pytest.mark.parametrize(

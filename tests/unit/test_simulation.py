@@ -55,15 +55,10 @@ def test_no_seed_with_an_ambient_mesh_breaks_a_property() -> None:
 
 
 @pytest.mark.nightly("the same 40 seeds every day")
-def test_no_seed_of_this_night_with_an_ambient_mesh_breaks_a_property() -> None:
-    again = f"tox -e simulate -- --ambient --from {FRESH.start} --seeds {len(FRESH)}"
-    assert sampled(again, violations(FRESH, meshed=True)) == []
-
-
-@pytest.mark.nightly("the same 40 seeds every day")
-def test_no_seed_of_this_night_breaks_a_property() -> None:
-    again = f"tox -e simulate -- --from {FRESH.start} --seeds {len(FRESH)}"
-    assert sampled(again, violations(FRESH)) == []
+@pytest.mark.parametrize("kind", ["", "--ambient "], ids=["any mesh", "an ambient mesh"])
+def test_no_seed_of_this_night_breaks_a_property(kind: str) -> None:
+    again = f"tox -e simulate -- {kind}--from {FRESH.start} --seeds {len(FRESH)}"
+    assert sampled(again, violations(FRESH, meshed=bool(kind))) == []
 
 
 def test_a_seed_tells_the_same_story_in_each_process() -> None:

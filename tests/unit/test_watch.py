@@ -12,7 +12,18 @@ from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import Key
 from unit.apiserver import ApiServer, line, refusal, status
 from unit.asynchronous import until
-from unit.watching import answered, faulty, follows, lists, on_list, on_watch, pod, stream, watching
+from unit.watching import (
+    answered,
+    faulty,
+    follows,
+    lists,
+    on_list,
+    on_page,
+    on_watch,
+    pod,
+    stream,
+    watching,
+)
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
@@ -33,11 +44,9 @@ async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> Non
     """kubexit#8: and the objects of a page are told before the next page comes."""
     halfway, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(request: web.Request) -> web.StreamResponse | None:
-        if "continue" in request.query:
-            halfway.set()
-            await go_on.wait()
-        return None
+    async def slow(_request: web.Request) -> None:
+        halfway.set()
+        await go_on.wait()
 
     async with ApiServer() as api:
         api.put("pods", pod("a"))
@@ -50,7 +59,7 @@ async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> Non
             api.remove("pods", "training", "a")
             api.put("pods", pod("new"))
             api.forget_history()
-            api.faults += [slow, slow, slow]
+            api.faults.append(on_page(slow))
             await api.start()
             await halfway.wait()
             assert {"a", "new"} <= seen.names
@@ -67,10 +76,8 @@ async def test_a_list_of_what_is_known_holds_the_names_of_one_page() -> None:
     """Those of 50,000 pods would take 10 MiB each time, of which most would stay."""
     held = list[int]()
 
-    async def count(request: web.Request) -> web.StreamResponse | None:
-        if "continue" in request.query:
-            held.append(keys())
-        return None
+    async def count(_request: web.Request) -> None:
+        held.append(keys())
 
     async with faulty() as api:
         for number in range(500):
@@ -78,7 +85,7 @@ async def test_a_list_of_what_is_known_holds_the_names_of_one_page() -> None:
         async with watching(api) as (seen, _):
             await until(lambda: api.watches, "all are listed")
             before = keys()
-            api.faults.append(count)
+            api.faults.append(on_page(count))
             api.forget_history()
             await api.cut()
             await until(lambda: len(held) >= 4 and lists(api) >= 10, "they are listed again")
@@ -205,15 +212,10 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
 
 
 async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
-    async def throttled(request: web.Request) -> web.StreamResponse | None:
-        if "continue" not in request.query:
-            return None
-        return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "0"})
-
-    async with faulty() as api:
+    throttled = refusal(429, "TooManyRequests", "later", headers={"Retry-After": "0"})
+    async with faulty(on_page(lambda _: answered(throttled))) as api:
         for number in range(101):
             api.put("pods", pod(f"pod-{number:03}"))
-        api.faults.append(throttled)
         async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert (len(seen.names), seen.restarts) == (101, [])
@@ -242,16 +244,13 @@ async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loo
 async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
     """Its deletion came after the first page and before the list that replaced it."""
 
-    async def expired(request: web.Request) -> web.StreamResponse | None:
-        if "continue" not in request.query:
-            return None
+    async def expired(_request: web.Request) -> web.Response:
         api.remove("pods", "training", "pod-000")
         return refusal(410, "Expired", "The provided continue parameter is too old")
 
-    async with faulty() as api:
+    async with faulty(on_page(expired)) as api:
         for number in range(101):
             api.put("pods", pod(f"pod-{number:03}"))
-        api.faults.append(expired)
         async with watching(api) as (seen, watch):
             await watch.synced.wait()
             assert seen.names == {f"pod-{number:03}" for number in range(1, 101)}

@@ -101,6 +101,15 @@ def on_list(answer: Any) -> Fault:
     return fault
 
 
+def on_page(answer: Any) -> Fault:
+    """A fault that meets the next request for a further page of a list only."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        return await answer(request) if "continue" in request.query else None
+
+    return fault
+
+
 async def stream(request: web.Request, *events: bytes) -> web.StreamResponse:
     """A watch stream that begins with these bytes; the server's part is then up to the caller."""
     response = web.StreamResponse()
