@@ -6,11 +6,15 @@ import asyncio
 import gc
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
+from istio_aux.kube.client import Client
 from lab.nightly import NIGHTLY
+from unit.apiserver import ApiServer
+from unit.hooked import Hook, serving
 from unit.screens import ask, run
 
 __all__ = ["ask", "run"]
@@ -26,6 +30,8 @@ settings.load_profile("steady")
 
 
 LEVEL = logging.getLogger().level
+ENTERED = ("api", "client", "hook", "recorder", "world")
+"""Fixtures that are asynchronous context managers."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +39,28 @@ def root_level() -> Iterator[None]:
     """Restore the root logger's level: ops sets it to debug, which breaks tests of the log."""
     yield
     logging.getLogger().setLevel(LEVEL)
+
+
+@pytest.fixture
+def api() -> ApiServer:
+    return ApiServer()
+
+
+@pytest.fixture
+def client(api: ApiServer) -> AbstractAsyncContextManager[Client]:
+    """A client of the API server `api`."""
+    return connected(api)
+
+
+@asynccontextmanager
+async def connected(api: ApiServer) -> AsyncGenerator[Client]:
+    async with Client(api.access()) as client:
+        yield client
+
+
+@pytest.fixture
+def hook() -> AbstractAsyncContextManager[Hook]:
+    return serving()
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +75,19 @@ def only_new() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in an event loop of its own, as `serve` has it."""
+    """Run a test that is a coroutine in an event loop of its own, as `serve` has it.
+
+    Fixtures of `ENTERED` are entered in that loop before the test.
+    """
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
 
     async def bounded() -> None:
-        async with asyncio.timeout(200):
+        async with asyncio.timeout(200), AsyncExitStack() as stack:
+            for name in filter(arguments.get, ENTERED):
+                arguments[name] = await stack.enter_async_context(arguments[name])
             await test(**arguments)
 
     asyncio.run(bounded())

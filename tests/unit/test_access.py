@@ -28,22 +28,25 @@ def encoded(path: Path) -> str:
 
 
 @pytest.mark.parametrize("form", ["data", "file", "relative file", "unseen"])
-async def test_the_cluster_s_authority_is_trusted_in_any_form(form: str, tmp_path: Path) -> None:
-    async with ApiServer() as api:
-        (tmp_path / "ca.crt").write_bytes(api.ca.read_bytes())
-        cluster = {
-            "data": {"certificate-authority-data": encoded(api.ca)},
-            "file": {"certificate-authority": str(api.ca)},
-            "relative file": {"certificate-authority": "ca.crt"},
-            "unseen": {"insecure-skip-tls-verify": True},
-        }[form]
-        path = kubeconfig(tmp_path, cluster={"server": api.url + "/", **cluster})
-        async with Client(access.load(path)) as client:
-            assert b"items" in await client.get("/api/v1/pods")
+async def test_the_cluster_s_authority_is_trusted_in_any_form(
+    api: ApiServer, form: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.crt").write_bytes(api.ca.read_bytes())
+    cluster = {
+        "data": {"certificate-authority-data": encoded(api.ca)},
+        "file": {"certificate-authority": str(api.ca)},
+        "relative file": {"certificate-authority": "ca.crt"},
+        "unseen": {"insecure-skip-tls-verify": True},
+    }[form]
+    path = kubeconfig(tmp_path, cluster={"server": api.url + "/", **cluster})
+    async with Client(access.load(path)) as client:
+        assert b"items" in await client.get("/api/v1/pods")
 
 
 @pytest.mark.parametrize("form", ["data", "files", "one of each"])
-async def test_a_client_certificate_is_taken_in_any_form(form: str, tmp_path: Path) -> None:
+async def test_a_client_certificate_is_taken_in_any_form(
+    api: ApiServer, form: str, tmp_path: Path
+) -> None:
     """The server closes connections without it."""
     crt, key = certificate(tmp_path)
     user = {
@@ -51,14 +54,13 @@ async def test_a_client_certificate_is_taken_in_any_form(form: str, tmp_path: Pa
         "files": {"client-certificate": crt.name, "client-key": key.name},
         "one of each": {"client-certificate-data": encoded(crt), "client-key": key.name},
     }[form]
-    async with ApiServer() as api:
-        api.demand(crt)
-        await api.stop()
-        await api.start()
-        cluster = {"server": api.url, "certificate-authority": str(api.ca)}
-        async with Client(access.load(kubeconfig(tmp_path, cluster=cluster, user=user))) as client:
-            assert b"items" in await client.get("/api/v1/pods")
-        assert api.tokens == [""]
+    api.demand(crt)
+    await api.stop()
+    await api.start()
+    cluster = {"server": api.url, "certificate-authority": str(api.ca)}
+    async with Client(access.load(kubeconfig(tmp_path, cluster=cluster, user=user))) as client:
+        assert b"items" in await client.get("/api/v1/pods")
+    assert api.tokens == [""]
 
 
 @pytest.mark.parametrize("password", ["", "secret"], ids=["another's key", "an encrypted key"])
@@ -236,30 +238,29 @@ def test_kubeconfigs_of_which_none_is_there_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mounted", [False, True], ids=["kubeconfig", "service account"])
 async def test_a_new_authority_is_trusted_and_the_old_one_is_not_once_its_file_changed(
-    mounted: bool, tmp_path: Path
+    api: ApiServer, mounted: bool, tmp_path: Path
 ) -> None:
     """A cluster's CA is rotated; nothing has to be started again for it."""
     ca = tmp_path / "ca.crt"
     for name in ("token", "namespace"):
         (tmp_path / name).write_text(name)
     other, _ = certificate(tmp_path, stem="other")
-    async with ApiServer() as api:
-        ca.write_bytes(other.read_bytes())
-        cluster = {"server": api.url, "certificate-authority": "ca.crt"}
-        environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": api.url[18:]}
-        found = (
-            access.in_cluster(environ, tmp_path)
-            if mounted
-            else access.load(kubeconfig(tmp_path, cluster=cluster))
-        )
-        async with Client(found) as client:
-            with pytest.raises(UnreachableError, match="certificate verify failed"):
-                await client.get("/api/v1/pods")
-            ca.write_bytes(api.ca.read_bytes() + b"\n")
-            assert b"items" in await client.get("/api/v1/pods")
-            ca.write_bytes(other.read_bytes() + b"\n\n")
-            with pytest.raises(UnreachableError, match="certificate verify failed"):
-                await client.get("/api/v1/pods")
+    ca.write_bytes(other.read_bytes())
+    cluster = {"server": api.url, "certificate-authority": "ca.crt"}
+    environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": api.url[18:]}
+    found = (
+        access.in_cluster(environ, tmp_path)
+        if mounted
+        else access.load(kubeconfig(tmp_path, cluster=cluster))
+    )
+    async with Client(found) as client:
+        with pytest.raises(UnreachableError, match="certificate verify failed"):
+            await client.get("/api/v1/pods")
+        ca.write_bytes(api.ca.read_bytes() + b"\n")
+        assert b"items" in await client.get("/api/v1/pods")
+        ca.write_bytes(other.read_bytes() + b"\n\n")
+        with pytest.raises(UnreachableError, match="certificate verify failed"):
+            await client.get("/api/v1/pods")
 
 
 async def test_a_kubeconfig_that_changes_is_followed_and_a_broken_one_is_not(
@@ -365,19 +366,18 @@ def test_the_environment_names_a_proxy_and_its_exceptions(
     assert access.load(path).proxy == ("http://proxy:3128" if used else None)
 
 
-async def test_another_user_asks(tmp_path: Path) -> None:
+async def test_another_user_asks(api: ApiServer, tmp_path: Path) -> None:
     """Also after credentials are looked at again, as before each request."""
     users = list[str]()
-    async with ApiServer() as api:
 
-        async def asked(request: web.Request) -> None:
-            users.append(request.headers.get("Impersonate-User", ""))
+    async def asked(request: web.Request) -> None:
+        users.append(request.headers.get("Impersonate-User", ""))
 
-        api.faults += [asked]
-        found = access.load(api.kubeconfig(tmp_path))
-        async with Client(access.acting(found, "eve")) as client:
-            await client.get("/api/v1/pods")
-            await client.get("/api/v1/pods")
+    api.faults += [asked]
+    found = access.load(api.kubeconfig(tmp_path))
+    async with Client(access.acting(found, "eve")) as client:
+        await client.get("/api/v1/pods")
+        await client.get("/api/v1/pods")
     assert users == ["eve"] * 2
 
 

@@ -58,54 +58,55 @@ def saying(response: web.Response) -> Fault:
     return fault
 
 
-async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
+async def test_an_error_in_plain_text_is_cut_to_one_line(api: ApiServer, client: Client) -> None:
     page = web.Response(status=502, text="<html>\n<p>bad gateway</p>\n" + "x" * 5000)
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(saying(page))
-        with pytest.raises(ApiError) as caught:
-            await client.get("/api/v1/pods")
+    api.faults.append(saying(page))
+    with pytest.raises(ApiError) as caught:
+        await client.get("/api/v1/pods")
     assert str(caught.value).startswith("502: <html> <p>bad gateway</p> xxx")
     assert len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("soon", None), ("", None)])
-async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int | None) -> None:
+async def test_the_time_that_a_server_asks_for_is_read(
+    api: ApiServer, client: Client, header: str, seconds: int | None
+) -> None:
     answer = refusal(429, "TooManyRequests", headers={"Retry-After": header})
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(saying(answer))
-        with pytest.raises(ApiError) as caught:
-            await client.get("/api/v1/pods")
+    api.faults.append(saying(answer))
+    with pytest.raises(ApiError) as caught:
+        await client.get("/api/v1/pods")
     assert caught.value.retry_after == seconds
 
 
-async def test_a_type_is_that_of_the_first_version_of_its_group_that_serves_it() -> None:
+async def test_a_type_is_that_of_the_first_version_of_its_group_that_serves_it(
+    api: ApiServer, client: Client
+) -> None:
     def version(name: str, *kinds: str) -> dict[str, object]:
         types = [{"resource": f"{each}s".lower(), "responseKind": {"kind": each}} for each in kinds]
         return {"version": name, "resources": types}
 
     versions = [version("v1", "Job"), version("v1beta1", "Job", "CronJob")]
     groups: list[dict[str, object]] = [{"metadata": {"name": "batch"}, "versions": versions}]
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults += [saying(web.json_response({"items": items})) for items in ([], groups)]
-        types = await actions.served_types(client)
+    api.faults += [saying(web.json_response({"items": items})) for items in ([], groups)]
+    types = await actions.served_types(client)
     assert [(each.version, each.kind) for each in types] == [("v1", "Job"), ("v1beta1", "CronJob")]
 
 
-async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
-    async with ApiServer() as api:
-        access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
-        async with Client(access) as client:
-            with pytest.raises(AccessError, match="token") as caught:
-                await client.get("/api/v1/pods")
+async def test_a_token_that_no_header_may_have_is_named_and_not_shown(api: ApiServer) -> None:
+    access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
+    async with Client(access) as client:
+        with pytest.raises(AccessError, match="token") as caught:
+            await client.get("/api/v1/pods")
     assert "first" not in str(caught.value)
 
 
-async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(saying(web.Response(status=302, headers={"Location": api.url})))
-        with pytest.raises(ApiError, match="302"):
-            await client.get("/api/v1/pods")
-        assert len(api.requests) == 1
+async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away(
+    api: ApiServer, client: Client
+) -> None:
+    api.faults.append(saying(web.Response(status=302, headers={"Location": api.url})))
+    with pytest.raises(ApiError, match="302"):
+        await client.get("/api/v1/pods")
+    assert len(api.requests) == 1
 
 
 async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing(
@@ -123,20 +124,22 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
 
 @pytest.mark.parametrize("turns", range(20))
 async def test_a_client_leaves_no_connection_open_whenever_its_watch_was_cancelled(
+    api: ApiServer,
     turns: int,
 ) -> None:
-    async with ApiServer() as api:
-        async with Client(api.access()) as client:
-            lines = client.watch("/api/v1/pods", {"watch": "1", "resourceVersion": "1"}, silence=60)
-            watch = asyncio.create_task(drained(lines))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            watch.cancel()
-            await asyncio.wait([watch])
-        assert not connections(int(api.url.rpartition(":")[2]))
+    async with Client(api.access()) as client:
+        lines = client.watch("/api/v1/pods", {"watch": "1", "resourceVersion": "1"}, silence=60)
+        watch = asyncio.create_task(drained(lines))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        watch.cancel()
+        await asyncio.wait([watch])
+    assert not connections(int(api.url.rpartition(":")[2]))
 
 
 async def test_an_answer_that_comes_byte_by_byte_is_given_up(
+    api: ApiServer,
+    client: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who waits for it holds one of few places."""
@@ -149,10 +152,9 @@ async def test_an_answer_that_comes_byte_by_byte_is_given_up(
             await response.write(b" ")
             await asyncio.sleep(0.05)
 
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(drip)
-        with pytest.raises(UnreachableError, match=r"no complete answer within 0\.3 s"):
-            await client.get("/api/v1/pods")
+    api.faults.append(drip)
+    with pytest.raises(UnreachableError, match=r"no complete answer within 0\.3 s"):
+        await client.get("/api/v1/pods")
 
 
 def test_each_failure_doubles_the_wait_up_to_a_bound() -> None:
@@ -267,16 +269,15 @@ def plugin(tmp_path: Path) -> Plugin:
 
 @pytest.mark.parametrize("version", [V1, "client.authentication.k8s.io/v1beta1"])
 async def test_a_token_comes_from_the_program_that_the_kubeconfig_names(
-    version: str, plugin: Plugin
+    api: ApiServer, version: str, plugin: Plugin
 ) -> None:
     plugin.says(credential(version, token="first"))
-    async with ApiServer() as api:
-        async with plugin.client(
-            api, apiVersion=version, command="./plugin", args=["get", "token"],
-            env=[{"name": "EXTRA", "value": "more"}],
-        ) as client:  # fmt: skip
-            await asyncio.gather(*(client.get("/api/v1/pods") for _ in range(5)))
-        assert set(api.tokens) == {"Bearer first"}
+    async with plugin.client(
+        api, apiVersion=version, command="./plugin", args=["get", "token"],
+        env=[{"name": "EXTRA", "value": "more"}],
+    ) as client:  # fmt: skip
+        await asyncio.gather(*(client.get("/api/v1/pods") for _ in range(5)))
+    assert set(api.tokens) == {"Bearer first"}
     (call,) = plugin.called
     arguments, extra, info = call.split("|")
     assert (arguments, extra) == ("get token", "more")

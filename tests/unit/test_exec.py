@@ -98,17 +98,20 @@ async def answered(on_exec: Exec) -> AttemptResult:
         return await run(api, client)
 
 
-async def test_the_command_arrives_word_by_word_with_output_and_without_input() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        assert await run(api, client) == said("exit code 0: OK")
-        words = ("pilot-agent", "request", "a b")
-        assert api.execs == [("training", "job", "istio-proxy", words)]
-        query = api.queries[-1]
-        assert (query["stdout"], query["stderr"], "stdin" in query) == ("true", "true", False)
+async def test_the_command_arrives_word_by_word_with_output_and_without_input(
+    api: ApiServer, client: Client
+) -> None:
+    assert await run(api, client) == said("exit code 0: OK")
+    words = ("pilot-agent", "request", "a b")
+    assert api.execs == [("training", "job", "istio-proxy", words)]
+    query = api.queries[-1]
+    assert (query["stdout"], query["stderr"], "stdin" in query) == ("true", "true", False)
 
 
 @pytest.mark.parametrize("spoken", ["v5.channel.k8s.io", "v4.channel.k8s.io"])
-async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -> None:
+async def test_either_protocol_will_do_and_the_newer_is_preferred(
+    api: ApiServer, client: Client, spoken: str
+) -> None:
     """The handshake accepts any type, because a kubelet names none."""
     offered: list[str] = []
 
@@ -121,9 +124,8 @@ async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -
         await socket.close()
         return socket
 
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(speak)
-        assert (await run(api, client)).well
+    api.faults.append(speak)
+    assert (await run(api, client)).well
     assert offered[0].replace(" ", "") == "v5.channel.k8s.io,v4.channel.k8s.io"
 
 
@@ -145,23 +147,23 @@ async def test_a_command_that_says_too_much_is_left(frame: bytes, frames: int) -
     assert await answered(sending(*[frame] * (frames + 10))) == said(f"no exit code: {why}")
 
 
-async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
+async def test_a_refused_handshake_says_what_the_api_server_said(
+    api: ApiServer, client: Client
+) -> None:
     """By `create` since Kubernetes 1.35, by `get` before."""
     why = 'pods "job" is forbidden: User "me" cannot create'
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.refuse("/exec", 403, "Forbidden", why)
-        result = await run(api, client)
+    api.refuse("/exec", 403, "Forbidden", why)
+    result = await run(api, client)
     assert result == AttemptResult(False, False, f"no exit code: 403 Forbidden: {why}")
 
 
-async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
-    async with ApiServer() as api:
-        access = api.access()
-        await api.stop()
-        async with Client(access) as client:
-            with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
-                await execute(client, POD, ["true"], 5)
-        await api.start()
+async def test_an_api_server_that_is_not_there_has_heard_nothing(api: ApiServer) -> None:
+    access = api.access()
+    await api.stop()
+    async with Client(access) as client:
+        with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
+            await execute(client, POD, ["true"], 5)
+    await api.start()
 
 
 # An HTTP request through a forwarded port.
@@ -245,10 +247,11 @@ async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> Attem
     return await forward(client, POD, 18020, "POST /quitquitquit", deadline)
 
 
-async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
-    async with ApiServer() as api, Client(api.access()) as client:
-        assert await quit_at(api, client) == said("HTTP 200: OK")
-        ((*to, head),) = api.forwards
+async def test_the_request_arrives_at_the_port_and_its_answer_here(
+    api: ApiServer, client: Client
+) -> None:
+    assert await quit_at(api, client) == said("HTTP 200: OK")
+    ((*to, head),) = api.forwards
     assert to == ["training", "job", 18020]
     assert head.split("\r\n")[:2] == ["POST /quitquitquit HTTP/1.1", "Host: localhost:18020"]
 
@@ -258,7 +261,9 @@ async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
     [(b"", "no answer: closed after"), (OK, "HTTP 200: OK")],
     ids=["no answer", "behind its answer"],
 )
-async def test_an_agent_that_sends_on_and_on_is_left(first: bytes, begins: str) -> None:
+async def test_an_agent_that_sends_on_and_on_is_left(
+    api: ApiServer, client: Client, first: bytes, begins: str
+) -> None:
     """Its frames are never waited for, so that neither a deadline nor a goodbye would come."""
     left = asyncio.Event()
 
@@ -272,14 +277,15 @@ async def test_an_agent_that_sends_on_and_on_is_left(first: bytes, begins: str) 
         except ConnectionError:
             left.set()
 
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.on_forward = send_on
-        result = await quit_at(api, client, deadline=100)
-        await left.wait()
+    api.on_forward = send_on
+    result = await quit_at(api, client, deadline=100)
+    await left.wait()
     assert result.text.startswith(begins)
 
 
-async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_request() -> None:
+async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_request(
+    api: ApiServer, client: Client
+) -> None:
     """It connects to the port at once; that of a real one came before the pod was read again."""
     refused = asyncio.Event()
 
@@ -300,9 +306,8 @@ async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_reques
         await asyncio.sleep(0.05)  # No event says that the connection is closed on this side.
         return True
 
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-        api.faults.append(refuse)
-        channels = ReadyChannels()
-        await forward(client, POD, 15020, "GET /", 10.0, still=still, channels=channels)
-        assert channels.ready is False
+    api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    api.faults.append(refuse)
+    channels = ReadyChannels()
+    await forward(client, POD, 15020, "GET /", 10.0, still=still, channels=channels)
+    assert channels.ready is False

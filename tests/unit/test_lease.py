@@ -112,6 +112,7 @@ async def renewed(api: ApiServer) -> None:
 
 
 async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
+    api: ApiServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     both = asyncio.Barrier(2)
@@ -121,15 +122,14 @@ async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
         return refusal(404, "NotFound", "istio-aux")
 
     leaders: set[str] = set()
-    async with ApiServer() as api:
-        api.faults += [none_yet, none_yet]
-        async with (
-            candidate(api, "one", leaders) as one,
-            candidate(api, "two", leaders) as two,
-        ):
-            await until(lambda: one.lease.holder and two.lease.holder, "both know", within=30)
-            assert sum("POST" in request for request in api.requests) == 2
-            assert {one.lease.holder} == {two.lease.holder} == leaders
+    api.faults += [none_yet, none_yet]
+    async with (
+        candidate(api, "one", leaders) as one,
+        candidate(api, "two", leaders) as two,
+    ):
+        await until(lambda: one.lease.holder and two.lease.holder, "both know", within=30)
+        assert sum("POST" in request for request in api.requests) == 2
+        assert {one.lease.holder} == {two.lease.holder} == leaders
     assert [line for line in caplog.records if line.levelname == "WARNING"] == []
 
 
@@ -239,17 +239,20 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
     ],
 )  # fmt: skip
 async def test_an_obstacle_is_logged_once_and_the_lease_is_tried_again(
-    code: int, body: dict[str, Any], complaint: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer,
+    code: int,
+    body: dict[str, Any],
+    complaint: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def answer(_request: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=code)
 
-    async with ApiServer() as api:
-        api.always(answer)
-        async with candidate(api) as one:
-            await until(lambda: len(api.requests) > 3, "it is tried again", within=30)
-            api.faults.clear()
-            await one.leads()
+    api.always(answer)
+    async with candidate(api) as one:
+        await until(lambda: len(api.requests) > 3, "it is tried again", within=30)
+        api.faults.clear()
+        await one.leads()
     (told,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     assert told.startswith(f"lease istio-aux/istio-aux: {complaint}")
 
@@ -335,18 +338,19 @@ def freeze(seconds: float) -> None:
     time.sleep(seconds)
 
 
-async def test_a_process_with_an_unhandled_exception_no_longer_leads() -> None:
+async def test_a_process_with_an_unhandled_exception_no_longer_leads(
+    api: ApiServer, client: Client
+) -> None:
     """Others may: the error is likely to come again, and nobody could tell what was led."""
-    async with ApiServer() as api, Client(api.access()) as client:
-        told: list[bool] = []
+    told: list[bool] = []
 
-        def changed(leads: bool) -> None:
-            told.append(leads)
-            if leads:
-                raise RuntimeError("nobody foresaw this")
+    def changed(leads: bool) -> None:
+        told.append(leads)
+        if leads:
+            raise RuntimeError("nobody foresaw this")
 
-        lease = Lease(client, "istio-aux", "istio-aux", "one")
-        lease.follow(changed)
-        with pytest.raises(RuntimeError, match="nobody foresaw this"):
-            await lease.run()
-        assert (lease.held, told) == (False, [False, True, False])
+    lease = Lease(client, "istio-aux", "istio-aux", "one")
+    lease.follow(changed)
+    with pytest.raises(RuntimeError, match="nobody foresaw this"):
+        await lease.run()
+    assert (lease.held, told) == (False, [False, True, False])

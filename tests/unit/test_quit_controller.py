@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -21,6 +22,11 @@ from unit.screens import audited
 
 EXEC = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 READ = "GET /api/v1/namespaces/training/pods/job"
+
+
+@pytest.fixture
+def world() -> AbstractAsyncContextManager[World]:
+    return cluster()
 
 
 async def settled(world: World, pods: int = 1) -> None:
@@ -245,42 +251,48 @@ KEPT_BY_NODE = "IA0125: the pod is kept by node unknown: the pod is being delete
     ],
 )
 async def test_what_happens_to_a_pod_is_told_once_and_not_of_others(
-    told: dict[str, Any], quiet: list[dict[str, Any]], reason: str, begin: str, end: str
+    world: World,
+    *,
+    told: dict[str, Any],
+    quiet: list[dict[str, Any]],
+    reason: str,
+    begin: str,
+    end: str,
 ) -> None:
     """istio#7136. Where a native proxy is of an older Istio, the request had no effect."""
-    async with cluster() as world:
-        for number, change in enumerate(quiet):
-            await world.pod(f"quiet-{number}", **told | change)
-        for _ in range(2):
-            await world.pod("job", **told)
-        await until(lambda: world.api.events, "the Event is there")
-        await world.pod("marker", **told)
-        await until(lambda: len(world.api.events) == 2, "what came later is told")
+    for number, change in enumerate(quiet):
+        await world.pod(f"quiet-{number}", **told | change)
+    for _ in range(2):
+        await world.pod("job", **told)
+    await until(lambda: world.api.events, "the Event is there")
+    await world.pod("marker", **told)
+    await until(lambda: len(world.api.events) == 2, "what came later is told")
 
-        assert [event["regarding"]["name"] for event in world.api.events] == ["job", "marker"]
-        assert world.reasons() == [reason] * 2
-        note = world.api.events[0]["note"]
-        assert (note[: len(begin)], note.endswith(end)) == (begin, True)
-        assert world.api.execs == []
+    assert [event["regarding"]["name"] for event in world.api.events] == ["job", "marker"]
+    assert world.reasons() == [reason] * 2
+    note = world.api.events[0]["note"]
+    assert (note[: len(begin)], note.endswith(end)) == (begin, True)
+    assert world.api.execs == []
 
 
-async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_is_read() -> None:
+async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_is_read(
+    world: World,
+) -> None:
     """The watch shows no exit code of a pod that has ended, and most proxies have enough time."""
     short = {"terminationGracePeriodSeconds": 0}
-    async with cluster() as world:
-        for phase, main, proxy in (
-            ("Running", RUNNING, RUNNING),
-            ("Succeeded", ENDED, exited(137)),
-        ):
-            for name, spec in (("job", short), ("well", {})):
-                await world.pod(name, main, proxy, native=True, phase=phase, spec=spec)
-            await settled(world, 0)
-        (event,) = await until(lambda: world.api.events, "the Event")
+    for phase, main, proxy in (
+        ("Running", RUNNING, RUNNING),
+        ("Succeeded", ENDED, exited(137)),
+    ):
+        for name, spec in (("job", short), ("well", {})):
+            await world.pod(name, main, proxy, native=True, phase=phase, spec=spec)
+        await settled(world, 0)
+    (event,) = await until(lambda: world.api.events, "the Event")
 
-        assert (event["reason"], event["regarding"]["name"]) == ("ProxyKilled", "job")
-        assert event["note"].startswith("IA0109: istio-proxy was killed")
-        assert event["note"].endswith("Seconds was 0: 5 is enough")
-        assert [request for request in world.api.requests if "/pods/" in request] == [READ]
+    assert (event["reason"], event["regarding"]["name"]) == ("ProxyKilled", "job")
+    assert event["note"].startswith("IA0109: istio-proxy was killed")
+    assert event["note"].endswith("Seconds was 0: 5 is enough")
+    assert [request for request in world.api.requests if "/pods/" in request] == [READ]
 
 
 # What finished pods keep: counted once, by bounded labels, and as `audit` counts it.
@@ -294,15 +306,16 @@ def details(requests: dict[str, str]) -> dict[str, Any]:
     return {"main": {"resources": {"requests": requests}}}
 
 
-async def test_what_a_freed_pod_kept_is_counted_without_a_series_for_what_tenants_name() -> None:
+async def test_what_a_freed_pod_kept_is_counted_without_a_series_for_what_tenants_name(
+    world: World,
+) -> None:
     """Its proxy exited one second after its payload."""
-    async with cluster() as world:
-        before = world.telemetry.render().count(b"resource=")
-        await world.pod("job", details=details(HELD))
-        await world.ended("exited")
-        kept = {each: world.count(f'{KEPT}{{resource="{each}"}}') for each in RESOURCES}
-        assert kept == {"gpu": 8, "cpu": 0.5, "memory": 2**30}
-        assert world.telemetry.render().count(b"resource=") == before
+    before = world.telemetry.render().count(b"resource=")
+    await world.pod("job", details=details(HELD))
+    await world.ended("exited")
+    kept = {each: world.count(f'{KEPT}{{resource="{each}"}}') for each in RESOURCES}
+    assert kept == {"gpu": 8, "cpu": 0.5, "memory": 2**30}
+    assert world.telemetry.render().count(b"resource=") == before
 
 
 async def test_a_process_that_led_when_it_told_the_proxy_and_leads_no_more_counts_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import pytest
@@ -26,57 +27,59 @@ from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
 
 
-async def test_a_success_that_the_status_does_not_show_is_none() -> None:
+@pytest.fixture
+def world() -> AbstractAsyncContextManager[World]:
+    return cluster()
+
+
+async def test_a_success_that_the_status_does_not_show_is_none(world: World) -> None:
     """A 404 counts as success for pilot-agent, and the proxy runs on."""
-    async with cluster() as world:
-        world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
-        gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
-        await world.pod("job", details=gpus)
-        await until(lambda: len(world.told) >= 3, "it is told again")
-        (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
-        assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
-        assert stuck.requests == Requests(gpus=8)
-        assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
-        assert world.count("istio_aux_stuck_pods") == 1
-        assert world.count("istio_aux_kept_resources") == 8
-        world.api.on_exec = freeing(world)
-        await world.ended("exited")
-        await until(lambda: not world.troubled("stuck"), "it is not called stuck any more")
-        assert world.count("istio_aux_stuck_pods") == 0
-        assert world.count("istio_aux_kept_resources") == 0
+    world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
+    gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
+    await world.pod("job", details=gpus)
+    await until(lambda: len(world.told) >= 3, "it is told again")
+    (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
+    assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
+    assert stuck.requests == Requests(gpus=8)
+    assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
+    assert world.count("istio_aux_stuck_pods") == 1
+    assert world.count("istio_aux_kept_resources") == 8
+    world.api.on_exec = freeing(world)
+    await world.ended("exited")
+    await until(lambda: not world.troubled("stuck"), "it is not called stuck any more")
+    assert world.count("istio_aux_stuck_pods") == 0
+    assert world.count("istio_aux_kept_resources") == 0
 
 
 NOT_FOUND = b'\x03{"status":"Failure","message":"container not found"}'
 
 
-async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
+async def test_a_failed_attempt_is_made_again_until_it_succeeds(world: World) -> None:
     """The agent may not be up yet."""
-    async with cluster() as world:
 
-        async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            if len(world.told) < 6:
-                await socket.send_bytes(NOT_FOUND)
-            else:
-                await freeing(world)(socket, namespace, pod)
+    async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+        if len(world.told) < 6:
+            await socket.send_bytes(NOT_FOUND)
+        else:
+            await freeing(world)(socket, namespace, pod)
 
-        world.api.on_exec, world.api.on_forward = too_early, nobody_listens
-        await world.pod("job")
-        await world.ended("exited")
-        assert world.told == ["job"] * 6
-        await until(lambda: "ProxyQuit" in world.reasons(), "the end is told")
-        # Of five failures the 1st, the 2nd and the 4th.
-        assert world.reasons().count("ProxyQuitFailed") == 3
+    world.api.on_exec, world.api.on_forward = too_early, nobody_listens
+    await world.pod("job")
+    await world.ended("exited")
+    assert world.told == ["job"] * 6
+    await until(lambda: "ProxyQuit" in world.reasons(), "the end is told")
+    # Of five failures the 1st, the 2nd and the 4th.
+    assert world.reasons().count("ProxyQuitFailed") == 3
 
 
-async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
-    async with cluster() as world:
-        world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
-        world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
-        await world.pod("job")
-        (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
-        assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
-        world.api.faults.clear()
-        await world.ended("exited")
+async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason(world: World) -> None:
+    world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
+    world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
+    await world.pod("job")
+    (stuck,) = await until(lambda: world.troubled("stuck"), "it is called stuck")
+    assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
+    world.api.faults.clear()
+    await world.ended("exited")
 
 
 async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
@@ -110,19 +113,18 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     ],
 )
 async def test_an_api_server_that_asks_for_patience_gets_it(
-    request_: str, requests: list[str]
+    world: World, request_: str, requests: list[str]
 ) -> None:
     """The same request comes again, as nothing was sent and nothing has failed."""
-    async with cluster() as world:
-        came = world.api.refuse(f"/pods/{request_}", 429, "TooManyRequests", times=1, after=1)
-        if request_ == "job/portforward":
-            world.api.on_exec = sending(NOT_FOUND)
-        await world.pod("job")
-        await world.ended("exited")
-        assert came[1] - came[0] >= 1
-        sent = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
-        assert sent == requests
-        assert not world.troubled("stuck")
+    came = world.api.refuse(f"/pods/{request_}", 429, "TooManyRequests", times=1, after=1)
+    if request_ == "job/portforward":
+        world.api.on_exec = sending(NOT_FOUND)
+    await world.pod("job")
+    await world.ended("exited")
+    assert came[1] - came[0] >= 1
+    sent = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
+    assert sent == requests
+    assert not world.troubled("stuck")
 
 
 # Restart policies of single containers, which kubelets up to 1.34 ignore (KEP-5307).
@@ -144,21 +146,20 @@ async def runs(world: World, version: str) -> None:
     world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
 
 
-async def test_a_container_that_its_kubelet_does_not_restart_is_finished() -> None:
+async def test_a_container_that_its_kubelet_does_not_restart_is_finished(world: World) -> None:
     """The node is read for each attempt, and again if it could not be read."""
-    async with cluster() as world:
-        reads = world.api.refuse(NODE, 403, "Forbidden", "nodes: no access", times=1)
-        await runs(world, "v1.35.0")
-        await world.pod("plain", spec={"nodeName": "node-1"})
-        await world.ended("exited")
-        assert reads == []
-        await own_policy(world)
-        await world.ended("exited", 2)
-        await own_policy(world, "other")
-        await world.ended("exited", 3)
-        assert len(reads) == 3
-        (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
-        assert "nodes: no access" in failed["note"]
+    reads = world.api.refuse(NODE, 403, "Forbidden", "nodes: no access", times=1)
+    await runs(world, "v1.35.0")
+    await world.pod("plain", spec={"nodeName": "node-1"})
+    await world.ended("exited")
+    assert reads == []
+    await own_policy(world)
+    await world.ended("exited", 2)
+    await own_policy(world, "other")
+    await world.ended("exited", 3)
+    assert len(reads) == 3
+    (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
+    assert "nodes: no access" in failed["note"]
 
 
 async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgraded() -> None:
@@ -201,16 +202,15 @@ async def nothing_left(world: World, before: int) -> None:
 
 
 @pytest.mark.usefixtures("only_new")
-async def test_quits_leave_neither_descriptors_nor_objects() -> None:
-    async with cluster() as world:
-        before = descriptors()
-        for batch in range(5):
-            names = [f"job-{batch}-{index}" for index in range(AT_ONCE)]
-            await asyncio.gather(*(world.pod(name) for name in names))
-            await world.ended("exited", (batch + 1) * AT_ONCE)
-            for name in names:
-                world.api.remove("pods", "training", name)
-        await nothing_left(world, before)
+async def test_quits_leave_neither_descriptors_nor_objects(world: World) -> None:
+    before = descriptors()
+    for batch in range(5):
+        names = [f"job-{batch}-{index}" for index in range(AT_ONCE)]
+        await asyncio.gather(*(world.pod(name) for name in names))
+        await world.ended("exited", (batch + 1) * AT_ONCE)
+        for name in names:
+            world.api.remove("pods", "training", name)
+    await nothing_left(world, before)
 
 
 @pytest.mark.usefixtures("only_new")
@@ -262,29 +262,29 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
         assert world.troubled("stuck") == [], "it is the API server that is slow"
 
 
-async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -> None:
-    async with cluster() as world:
-        world.api.before(f"{POD}/portforward", partial(recreate, world))
-        await world.pod("job", annotations={STATUS_PORT: "15520"})
-        await until(lambda: world.told, "the port is forwarded")
-        await world.ended("gone")
-        assert world.api.forwards == []
+async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected(world: World) -> None:
+    world.api.before(f"{POD}/portforward", partial(recreate, world))
+    await world.pod("job", annotations={STATUS_PORT: "15520"})
+    await until(lambda: world.told, "the port is forwarded")
+    await world.ended("gone")
+    assert world.api.forwards == []
 
 
-async def test_a_command_is_not_sent_when_the_pod_has_changed_meanwhile() -> None:
+async def test_a_command_is_not_sent_when_the_pod_has_changed_meanwhile(
+    api: ApiServer, client: Client
+) -> None:
     """It may have waited for its connection."""
     answers = iter([False, True])
 
     async def still() -> bool:
         return next(answers)
 
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-        pod, before = Key("training", "job", "u-1"), len(api.requests)
-        with pytest.raises(LateError, match="nothing was sent: the pod has changed"):
-            await execute(client, pod, ["true"], 5, still=still)
-        assert len(api.requests) == before
-        assert (await execute(client, pod, ["true"], 5, still=still)).well
+    api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    pod, before = Key("training", "job", "u-1"), len(api.requests)
+    with pytest.raises(LateError, match="nothing was sent: the pod has changed"):
+        await execute(client, pod, ["true"], 5, still=still)
+    assert len(api.requests) == before
+    assert (await execute(client, pod, ["true"], 5, still=still)).well
 
 
 @pytest.mark.parametrize("end", ["it leads no more", "it stops"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -25,6 +26,11 @@ from unit.asynchronous import Late, until
 from unit.leading import Led
 from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.unmeshed import RESTART, STATEFUL, raw
+
+
+@pytest.fixture
+def world() -> AbstractAsyncContextManager[World]:
+    return cluster()
 
 
 async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
@@ -188,47 +194,44 @@ ENDING = "because it is being terminated"
     ],
 )
 async def test_a_refused_eviction_is_shown_and_tried_again(
-    code: int, reason: str, message: str
+    world: World, code: int, reason: str, message: str
 ) -> None:
     """A PodDisruptionBudget, several of them, a namespace that ends, a missing right."""
-    async with cluster() as world:
-        world.api.answers = [ApiError(code, message, reason=reason) for _ in range(3)]
-        await world.pod("web")
-        await until(lambda: message in world.unmeshed.get("web", ""), "the refusal is shown")
-        await until(lambda: world.restarts("evicted") == 1, "it is evicted in the end")
-        assert world.restarts("refused") == 3
-        told = await until(lambda: world.events("NoSidecar"), "the owner is told")
-        assert len(told) == 1
-        answer = f"{code} {reason}".rstrip()
-        assert told[0][1].endswith(f"; not restarted yet: {answer}: {message}")
+    world.api.answers = [ApiError(code, message, reason=reason) for _ in range(3)]
+    await world.pod("web")
+    await until(lambda: message in world.unmeshed.get("web", ""), "the refusal is shown")
+    await until(lambda: world.restarts("evicted") == 1, "it is evicted in the end")
+    assert world.restarts("refused") == 3
+    told = await until(lambda: world.events("NoSidecar"), "the owner is told")
+    assert len(told) == 1
+    answer = f"{code} {reason}".rstrip()
+    assert told[0][1].endswith(f"; not restarted yet: {answer}: {message}")
 
 
-async def test_retry_after_is_honoured() -> None:
-    async with cluster() as world:
-        world.api.refuse("/eviction", 429, "TooManyRequests", BUDGET, times=1, after=280)
-        await world.pod("web")
-        await until(lambda: world.restarts("refused") == 1, "it is refused")
-        for name in ("a", "b"):
-            await world.pod(name, owner_uid=f"owner-{name}")
-        await until(lambda: world.restarts("evicted") == 2, "the others are evicted")
-        assert world.api.evictions == ["a", "b"]
-        (waiting,) = [o for o in world.repair._active if o.reference.uid == "owner-1"]
-        assert waiting.rollout.retry_at > asyncio.get_running_loop().time() + 200
-        assert not world.repair.finished
+async def test_retry_after_is_honoured(world: World) -> None:
+    world.api.refuse("/eviction", 429, "TooManyRequests", BUDGET, times=1, after=280)
+    await world.pod("web")
+    await until(lambda: world.restarts("refused") == 1, "it is refused")
+    for name in ("a", "b"):
+        await world.pod(name, owner_uid=f"owner-{name}")
+    await until(lambda: world.restarts("evicted") == 2, "the others are evicted")
+    assert world.api.evictions == ["a", "b"]
+    (waiting,) = [o for o in world.repair._active if o.reference.uid == "owner-1"]
+    assert waiting.rollout.retry_at > asyncio.get_running_loop().time() + 200
+    assert not world.repair.finished
 
 
-async def test_a_pod_that_changed_meanwhile_is_decided_on_again() -> None:
+async def test_a_pod_that_changed_meanwhile_is_decided_on_again(world: World) -> None:
     """409: the watch brings the newer version."""
-    async with cluster() as world:
-        world.api.answers = [
-            ApiError(409, "Precondition failed: ResourceVersion", reason="Conflict"),
-            ApiError(404, 'pods "web" not found', reason="NotFound"),
-        ]
-        await world.pod("web")
-        await until(lambda: world.restarts("evicted") == 1, "it is evicted")
-        assert world.api.evictions == ["web"] * 3
-        assert world.restarts("refused") == 0
-        assert world.events("NoSidecar") == []
+    world.api.answers = [
+        ApiError(409, "Precondition failed: ResourceVersion", reason="Conflict"),
+        ApiError(404, 'pods "web" not found', reason="NotFound"),
+    ]
+    await world.pod("web")
+    await until(lambda: world.restarts("evicted") == 1, "it is evicted")
+    assert world.api.evictions == ["web"] * 3
+    assert world.restarts("refused") == 0
+    assert world.events("NoSidecar") == []
 
 
 def cut(request: web.Request) -> web.Response:
@@ -348,24 +351,25 @@ async def test_what_the_watch_has_not_shown_yet_holds_a_restart(
     assert await compared(**changes) == why
 
 
-async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_restart() -> None:
-    async with cluster() as world:
-        lists = "GET /api/v1/namespaces/shop/pods"
+async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_restart(
+    world: World,
+) -> None:
+    lists = "GET /api/v1/namespaces/shop/pods"
 
-        async def delete_another(request: web.Request) -> web.Response | None:
-            if not request.path.endswith("/shop/pods") or world.api.requests.count(lists) < 2:
-                return None
-            answer = await world.api._route(request)
-            await world.pod("meshed", SIDECAR, deleting=True)
-            pods = world.repair.store.pods.values()
-            await until(lambda: any(pod.deleting for pod in pods), "the watch has shown it")
-            return cast("web.Response", answer)
+    async def delete_another(request: web.Request) -> web.Response | None:
+        if not request.path.endswith("/shop/pods") or world.api.requests.count(lists) < 2:
+            return None
+        answer = await world.api._route(request)
+        await world.pod("meshed", SIDECAR, deleting=True)
+        pods = world.repair.store.pods.values()
+        await until(lambda: any(pod.deleting for pod in pods), "the watch has shown it")
+        return cast("web.Response", answer)
 
-        world.api.faults.append(delete_another)
-        await world.pod("meshed", SIDECAR, ready=True)
-        await world.pod("web")
-        await until(lambda: "is being deleted" in str(world.unmeshed), "it waits for that")
-        assert world.api.evictions == []
+    world.api.faults.append(delete_another)
+    await world.pod("meshed", SIDECAR, ready=True)
+    await world.pod("web")
+    await until(lambda: "is being deleted" in str(world.unmeshed), "it waits for that")
+    assert world.api.evictions == []
 
 
 async def test_no_restart_rests_on_an_answer_that_came_late(

@@ -40,7 +40,7 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
         assert seen.told == []
 
 
-async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> None:
+async def test_an_object_counts_as_gone_only_after_the_list_is_complete(api: ApiServer) -> None:
     """kubexit#8: and the objects of a page are told before the next page comes."""
     halfway, go_on = asyncio.Event(), asyncio.Event()
 
@@ -48,23 +48,22 @@ async def test_an_object_counts_as_gone_only_after_the_list_is_complete() -> Non
         halfway.set()
         await go_on.wait()
 
-    async with ApiServer() as api:
-        api.put("pods", pod("a"))
-        async with watching(api) as (seen, _):
-            await until(lambda: api.watches, "the watch is open")
-            for number in range(101):
-                api.put("pods", pod(f"pod-{number:03}"))
-            await until(lambda: len(seen.there) == 102, "all are there")
-            await api.stop()
-            api.remove("pods", "training", "a")
-            api.put("pods", pod("new"))
-            api.forget_history()
-            api.faults.append(on_page(slow))
-            await api.start()
-            await halfway.wait()
-            assert {"a", "new"} <= seen.names
-            go_on.set()
-            await until(lambda: "a" not in seen.names, "it is gone")
+    api.put("pods", pod("a"))
+    async with watching(api) as (seen, _):
+        await until(lambda: api.watches, "the watch is open")
+        for number in range(101):
+            api.put("pods", pod(f"pod-{number:03}"))
+        await until(lambda: len(seen.there) == 102, "all are there")
+        await api.stop()
+        api.remove("pods", "training", "a")
+        api.put("pods", pod("new"))
+        api.forget_history()
+        api.faults.append(on_page(slow))
+        await api.start()
+        await halfway.wait()
+        assert {"a", "new"} <= seen.names
+        go_on.set()
+        await until(lambda: "a" not in seen.names, "it is gone")
 
 
 def keys() -> int:
@@ -72,24 +71,23 @@ def keys() -> int:
     return sum(isinstance(each, Key) for each in gc.get_objects())
 
 
-async def test_a_list_of_what_is_known_holds_the_names_of_one_page() -> None:
+async def test_a_list_of_what_is_known_holds_the_names_of_one_page(api: ApiServer) -> None:
     """Those of 50,000 pods would take 10 MiB each time, of which most would stay."""
     held = list[int]()
 
     async def count(_request: web.Request) -> None:
         held.append(keys())
 
-    async with faulty() as api:
-        for number in range(500):
-            api.put("pods", pod(f"pod-{number:03}"))
-        async with watching(api) as (seen, _):
-            await until(lambda: api.watches, "all are listed")
-            before = keys()
-            api.faults.append(on_page(count))
-            api.forget_history()
-            await api.cut()
-            await until(lambda: len(held) >= 4 and lists(api) >= 10, "they are listed again")
-            assert len(seen.there) == 500
+    for number in range(500):
+        api.put("pods", pod(f"pod-{number:03}"))
+    async with watching(api) as (seen, _):
+        await until(lambda: api.watches, "all are listed")
+        before = keys()
+        api.faults.append(on_page(count))
+        api.forget_history()
+        await api.cut()
+        await until(lambda: len(held) >= 4 and lists(api) >= 10, "they are listed again")
+        assert len(seen.there) == 500
     assert max(held) - before < 200
 
 
@@ -197,18 +195,17 @@ async def test_periodic_lists_find_what_a_watch_left_out() -> None:
 
 
 @pytest.mark.parametrize("code", [429, 503])
-async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
+async def test_a_server_that_asks_for_time_gets_it(api: ApiServer, code: int) -> None:
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
-    async with faulty() as api:
-        api.faults.append(on_list(lambda _: answered(answer)))
-        api.put("pods", pod("a"))
-        began = asyncio.get_running_loop().time()
-        async with watching(api) as (seen, watch):
-            await watch.synced.wait()
-            assert asyncio.get_running_loop().time() - began >= 1
-            assert seen.names == {"a"}
-            assert seen.restarts == ["throttled" if code == 429 else "server-error"]
-            assert not watch.refused
+    api.faults.append(on_list(lambda _: answered(answer)))
+    api.put("pods", pod("a"))
+    began = asyncio.get_running_loop().time()
+    async with watching(api) as (seen, watch):
+        await watch.synced.wait()
+        assert asyncio.get_running_loop().time() - began >= 1
+        assert seen.names == {"a"}
+        assert seen.restarts == ["throttled" if code == 429 else "server-error"]
+        assert not watch.refused
 
 
 async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
@@ -231,14 +228,15 @@ async def test_trouble_is_reported_until_it_is_over() -> None:
         assert (watch.trouble, watch.refused, seen.restarts) == (None, True, ["refused"])
 
 
-async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
-    async with faulty() as api:
-        api.faults += [on_watch(stream) for _ in range(100)]
-        began = asyncio.get_running_loop().time()
-        async with watching(api, backoff=Backoff(0.2, 0.2)):
-            await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
-        # Before each but the first, at least half of the backoff.
-        assert asyncio.get_running_loop().time() - began >= 5 * 0.1
+async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop(
+    api: ApiServer,
+) -> None:
+    api.faults += [on_watch(stream) for _ in range(100)]
+    began = asyncio.get_running_loop().time()
+    async with watching(api, backoff=Backoff(0.2, 0.2)):
+        await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
+    # Before each but the first, at least half of the backoff.
+    assert asyncio.get_running_loop().time() - began >= 5 * 0.1
 
 
 async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
@@ -257,16 +255,17 @@ async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() ->
 
 
 @pytest.mark.parametrize("code", [429, 502])
-async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(code: int) -> None:
+async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(
+    api: ApiServer, code: int
+) -> None:
     """A list is the most that a busy server can be asked for, and nothing has been missed."""
-    async with faulty() as api:
-        busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
-        api.faults.append(on_watch(lambda _: answered(busy)))
-        async with watching(api) as (seen, _):
-            api.put("pods", pod("a"))
-            await until(lambda: seen.names == {"a"}, "it is there")
-            await until(lambda: len(follows(api)) == 2, "the second watch is open")
-            assert lists(api) == 1
+    busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
+    api.faults.append(on_watch(lambda _: answered(busy)))
+    async with watching(api) as (seen, _):
+        api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "it is there")
+        await until(lambda: len(follows(api)) == 2, "the second watch is open")
+        assert lists(api) == 1
 
 
 async def test_after_versions_have_gone_back_everything_is_delivered_again(

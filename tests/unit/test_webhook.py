@@ -20,7 +20,7 @@ from istio_aux.start.turns import Turns
 from lab.sidecar_cases import Case
 from unit.apiserver import ApiServer
 from unit.asynchronous import until
-from unit.hooked import JSON, Answer, chunked, post, review, serving
+from unit.hooked import JSON, Answer, Hook, chunked, post, review, serving
 from unit.logged import logging_to
 from unit.rules.starting import reviewed
 
@@ -119,6 +119,7 @@ async def test_who_brings_a_dry_run_of_this_process_is_known_as_an_api_server_fo
 
 
 async def test_each_step_of_a_handshake_waits_for_its_turn(
+    hook: Hook,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Handshakes cost more than most reviews, and anybody may begin any number of them."""
@@ -130,8 +131,7 @@ async def test_each_step_of_a_handshake_waits_for_its_turn(
         return choose(self, waiting)
 
     monkeypatch.setattr(Turns, "choose", chosen_one)
-    async with serving() as hook:
-        await hook.ask(post(review()))
+    await hook.ask(post(review()))
 
     assert len(chosen) == 3, "ClientHello, Finished, the review"
 
@@ -208,7 +208,7 @@ async def test_a_log_that_cannot_be_written_delays_no_answer() -> None:
 
 @pytest.mark.parametrize("path", ["/mutate", "/inject"])
 async def test_an_error_of_our_own_refuses_no_pod(
-    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hook: Hook, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """istio#26380: an exception in a rule."""
 
@@ -216,8 +216,7 @@ async def test_an_error_of_our_own_refuses_no_pod(
         raise ZeroDivisionError
 
     monkeypatch.setattr(plan, "plan", err)
-    async with serving() as hook:
-        answer = await hook.ask(post(review(), path=path))
+    answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.response["allowed"]) == (200, True)
     assert "patch" not in answer.response
     assert answer.response["warnings"] == ["istio-aux: left alone: internal error"]
@@ -235,10 +234,9 @@ async def test_an_error_of_our_own_refuses_no_pod(
     ],
 )
 async def test_only_json_is_accepted_and_at_two_paths(
-    given: dict[str, str], status: int, expected: str
+    hook: Hook, given: dict[str, str], status: int, expected: str
 ) -> None:
-    async with serving() as hook:
-        answer = await hook.ask(post(review(), **given))
+    answer = await hook.ask(post(review(), **given))
     assert (answer.status, answer.body.decode().count("\n")) == (status, 1)
     assert answer.body.decode().endswith(f": expected {expected}\n")
 
@@ -304,15 +302,14 @@ async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413(
 # Shutdown loses no review.
 
 
-async def test_while_draining_each_answer_closes_its_connection() -> None:
-    async with serving() as hook:
-        async with hook.client() as client:
-            assert "Connection" not in (await client.ask(post(review()))).headers
-            hook.webhook.drain()
-            answer = await client.ask(post(review()))
-            assert (answer.status, answer.headers["Connection"]) == (200, "close")
-            assert await client.closed()
-        await until(lambda: hook.ended("drain"), "it is gone")
+async def test_while_draining_each_answer_closes_its_connection(hook: Hook) -> None:
+    async with hook.client() as client:
+        assert "Connection" not in (await client.ask(post(review()))).headers
+        hook.webhook.drain()
+        answer = await client.ask(post(review()))
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        assert await client.closed()
+    await until(lambda: hook.ended("drain"), "it is gone")
 
 
 async def test_a_review_that_crosses_the_close_gets_503_with_retry_after() -> None:

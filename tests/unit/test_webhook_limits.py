@@ -19,7 +19,7 @@ from istio_aux import serving as listening
 from istio_aux.serving import CONNECTION, ServingLimits
 from istio_aux.telemetry import Bounded
 from unit.asynchronous import descriptors, until
-from unit.hooked import BEGUN, Bare, post, raw, review, serving
+from unit.hooked import BEGUN, Bare, Hook, post, raw, review, serving
 from unit.logged import logging_to
 
 ORDINARY = BEGUN.replace(b"900000", b"25000")
@@ -77,16 +77,15 @@ async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes) -> None:
     assert (await answered).status == 408
 
 
-async def test_an_idle_connection_is_closed_with_503_and_retry_after() -> None:
+async def test_an_idle_connection_is_closed_with_503_and_retry_after(hook: Hook) -> None:
     """client-go repeats a review that crosses it."""
-    async with serving() as hook:
-        async with hook.client() as client:
-            await client.ask(post(review()))
-            (await hook.server_side()).since -= ServingLimits().idle
-            goodbye = await client.answer()
-            assert await client.closed()
-        assert (goodbye.status, goodbye.headers["Retry-After"]) == (503, "1")
-        await until(lambda: hook.ended("idle"), "it is gone")
+    async with hook.client() as client:
+        await client.ask(post(review()))
+        (await hook.server_side()).since -= ServingLimits().idle
+        goodbye = await client.answer()
+        assert await client.closed()
+    assert (goodbye.status, goodbye.headers["Retry-After"]) == (503, "1")
+    await until(lambda: hook.ended("idle"), "it is gone")
 
 
 @pytest.mark.parametrize(
@@ -187,39 +186,38 @@ async def test_what_a_client_that_left_has_sent_does_not_wait_for_a_turn() -> No
         turns._passing.cancel()
 
 
-async def test_an_error_of_ours_is_not_counted_as_a_clients() -> None:
+async def test_an_error_of_ours_is_not_counted_as_a_clients(hook: Hook) -> None:
     async def fail(_request: web.BaseRequest) -> web.StreamResponse:
         raise RuntimeError
 
-    async with serving() as hook:
-        hook.listener._handler = fail
-        assert (await hook.ask(post(review()))).status == 500
-        await until(lambda: hook.connections == 0, "it is gone")
-        assert hook.reviews("malformed") == 0
+    hook.listener._handler = fail
+    assert (await hook.ask(post(review()))).status == 500
+    await until(lambda: hook.connections == 0, "it is gone")
+    assert hook.reviews("malformed") == 0
 
 
-async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes() -> None:
-    async with serving() as hook:
-        with ExitStack() as stack:
-            log = stack.enter_context(logging_to(io.BytesIO()))
-            waiting = [stack.enter_context(socket.socket()) for _ in range(200)]
-            stack.enter_context(exhausted_descriptors())
-            for one in waiting:
-                one.connect(("127.0.0.1", hook.port))
-            await until(log.getvalue, "it is told")
-            told = [json.loads(line) for line in log.getvalue().splitlines()]
-        assert told[0]["message"].startswith("socket.accept() out of system resource")
-        assert len(told) <= Bounded.LINES
-        assert (await hook.ask(post(review()))).status == 200
+async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes(
+    hook: Hook,
+) -> None:
+    with ExitStack() as stack:
+        log = stack.enter_context(logging_to(io.BytesIO()))
+        waiting = [stack.enter_context(socket.socket()) for _ in range(200)]
+        stack.enter_context(exhausted_descriptors())
+        for one in waiting:
+            one.connect(("127.0.0.1", hook.port))
+        await until(log.getvalue, "it is told")
+        told = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert told[0]["message"].startswith("socket.accept() out of system resource")
+    assert len(told) <= Bounded.LINES
+    assert (await hook.ask(post(review()))).status == 200
 
 
-async def test_requests_that_are_refused_fill_no_log() -> None:
+async def test_requests_that_are_refused_fill_no_log(hook: Hook) -> None:
     """Any client can make the webhook log a warning."""
-    async with serving() as hook:
-        with logging_to(io.BytesIO()) as log:
-            for _ in range(Bounded.LINES + 5):
-                assert (await hook.ask(post(b"{}"))).status == 400
-            told = [json.loads(line) for line in log.getvalue().splitlines()]
+    with logging_to(io.BytesIO()) as log:
+        for _ in range(Bounded.LINES + 5):
+            assert (await hook.ask(post(b"{}"))).status == 400
+        told = [json.loads(line) for line in log.getvalue().splitlines()]
     assert len(told) == Bounded.LINES
 
 
@@ -250,17 +248,16 @@ async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
 # What clients cost in memory, and that it is given back.
 
 
-async def test_a_handshake_takes_little_memory() -> None:
+async def test_a_handshake_takes_little_memory(hook: Hook) -> None:
     """There may be 1,024. asyncio allocates 256 KiB for each by default."""
-    async with serving() as hook:
-        with ExitStack() as stack:
-            listener = hook.listener
-            tracemalloc.start()
-            stack.callback(tracemalloc.stop)
-            for _ in range(20):
-                stack.enter_context(raw(hook)).send(b"\x16")
-            await until(lambda: len(listener.connections) == 20, "they began")
-            assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
+    with ExitStack() as stack:
+        listener = hook.listener
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(20):
+            stack.enter_context(raw(hook)).send(b"\x16")
+        await until(lambda: len(listener.connections) == 20, "they began")
+        assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
 
 
 async def test_requests_that_take_too_much_memory_together_get_503_the_oldest_first() -> None:
@@ -294,20 +291,21 @@ async def test_how_many_connections_there_are_follows_from_the_memory(
             assert (await hook.ask(post(review()))).status == 200
 
 
-async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_free_memory_goes_back_to_the_system(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """glibc gives it back when it is asked."""
     trimmed = list[int]()
     library = SimpleNamespace(malloc_trim=trimmed.append)
     monkeypatch.setattr(listening, "FEWER", 1)
     monkeypatch.setattr(listening.ctypes, "CDLL", lambda _: library)
-    async with serving() as hook:
-        with raw(hook):
-            await until(lambda: hook.listener._before, "it is seen")
-        await until(lambda: trimmed, "it is given back")
+    with raw(hook):
+        await until(lambda: hook.listener._before, "it is seen")
+    await until(lambda: trimmed, "it is given back")
 
 
 @pytest.mark.usefixtures("only_new")
-async def test_hostile_clients_leave_nothing_behind() -> None:
+async def test_hostile_clients_leave_nothing_behind(hook: Hook) -> None:
     async def hostile(number: int) -> None:
         with raw(hook) as connection:
             await asyncio.get_running_loop().sock_sendall(connection, b"GET / HTTP/1.1\r\n\r\n")
@@ -315,14 +313,13 @@ async def test_hostile_clients_leave_nothing_behind() -> None:
             await client.send((BEGUN, b"\x00", post(b"{"), BEGUN + b" " * 99_999)[number % 4])
             client.leave()
 
-    async with serving() as hook:
-        tasks = len(asyncio.all_tasks())  # The first request's may outlive its connection.
-        await hook.ask(post(review()))
-        await until(lambda: hook.connections == 0, "the first is gone")
-        before = descriptors()
-        await asyncio.gather(*(hostile(number) for number in range(40)))
-        await until(lambda: hook.connections == 0, "all are gone")
-        await until(lambda: len(asyncio.all_tasks()) == tasks, "no task is left")
-        await until(lambda: descriptors() == before, "no socket is left")
-        assert hook.held == 0
-        assert (await hook.ask(post(review()))).status == 200
+    tasks = len(asyncio.all_tasks())  # The first request's may outlive its connection.
+    await hook.ask(post(review()))
+    await until(lambda: hook.connections == 0, "the first is gone")
+    before = descriptors()
+    await asyncio.gather(*(hostile(number) for number in range(40)))
+    await until(lambda: hook.connections == 0, "all are gone")
+    await until(lambda: len(asyncio.all_tasks()) == tasks, "no task is left")
+    await until(lambda: descriptors() == before, "no socket is left")
+    assert hook.held == 0
+    assert (await hook.ask(post(review()))).status == 200

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from istio_aux.start.webhook import Certificate, CertificateError
 from unit.asynchronous import background, until
-from unit.hooked import Client, post, review, serving
+from unit.hooked import Client, Hook, post, review
 from unit.tls import certificate
 
 
@@ -22,14 +22,13 @@ from unit.tls import certificate
     ids=["plain HTTP", "half a hello"],
 )
 async def test_a_client_without_tls_gets_no_answer(
-    sent: bytes, caplog: pytest.LogCaptureFixture
+    hook: Hook, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving() as hook:
-        client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
-        await client.send(sent)
-        assert await client.closed()
-        await client.close()
-        assert hook.ended("handshake") == 1
+    client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
+    await client.send(sent)
+    assert await client.closed()
+    await client.close()
+    assert hook.ended("handshake") == 1
     (line,) = caplog.records
     assert (vars(line)["event"], vars(line)["outcome"]) == ("connection", "handshake")
 
@@ -43,27 +42,27 @@ async def test_a_client_without_tls_gets_no_answer(
     ids=["h2, TLS 1.2", "both, TLS 1.3"],
 )
 async def test_only_http_1_1_is_offered(
-    offered: list[str], version: ssl.TLSVersion, chosen: str | None
+    hook: Hook, offered: list[str], version: ssl.TLSVersion, chosen: str | None
 ) -> None:
     """h2 would be chosen by an API server that calls a loopback URL (apimachinery http.go)."""
-    async with serving() as hook:
-        hook.trust.set_alpn_protocols(offered)
-        hook.trust.maximum_version = version
-        async with hook.client() as client:
-            assert client.tls.selected_alpn_protocol() == chosen
-            assert (await client.ask(post(review()))).status == 200
+    hook.trust.set_alpn_protocols(offered)
+    hook.trust.maximum_version = version
+    async with hook.client() as client:
+        assert client.tls.selected_alpn_protocol() == chosen
+        assert (await client.ask(post(review()))).status == 200
 
 
-async def test_with_tls_1_2_only_suites_with_forward_secrecy_and_authentication_are_taken() -> None:
+async def test_with_tls_1_2_only_suites_with_forward_secrecy_and_authentication_are_taken(
+    hook: Hook,
+) -> None:
     """A client that offers CBC alone is refused (RFC 9325, 4.2); Go's has both."""
-    async with serving() as hook:
-        hook.trust.maximum_version = ssl.TLSVersion.TLSv1_2
-        async with hook.client() as client:
-            chosen = client.tls.cipher()
-        hook.trust.set_ciphers("ECDHE+AES:DHE+AES:!AESGCM:!AESCCM")
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await hook.ask(post(review()))
-        await until(lambda: hook.ended("handshake"), "it is gone")
+    hook.trust.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with hook.client() as client:
+        chosen = client.tls.cipher()
+    hook.trust.set_ciphers("ECDHE+AES:DHE+AES:!AESGCM:!AESCCM")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await hook.ask(post(review()))
+    await until(lambda: hook.ended("handshake"), "it is gone")
     assert chosen
     assert re.match(r"ECDHE-.*(GCM|CHACHA20)", chosen[0]), chosen
 

@@ -45,45 +45,45 @@ from unit.steps import steps
 from unit.watching import Seen
 
 
-async def test_an_exception_of_one_handler_stops_no_other() -> None:
+async def test_an_exception_of_one_handler_stops_no_other(api: ApiServer, client: Client) -> None:
     telemetry = Telemetry()
-    async with ApiServer() as api, Client(api.access()) as client:
-        for name in ("bad", "good"):
-            api.put("namespaces", {"metadata": {"name": name}})
-        first, second = Seen(trips="bad"), Seen()
-        watches = Watches(client, telemetry)
-        watches.add("namespaces", "/api/v1/namespaces", Namespace, first, second)
-        (work,) = watches.work().values()
-        async with background(work()):
-            await until(lambda: watches.ready, "all is seen")
-            assert (first.names, second.names) == ({"good"}, {"bad", "good"})
-            api.remove("namespaces", "", "bad")
-            await until(lambda: second.names == {"good"}, "it is gone")
+    for name in ("bad", "good"):
+        api.put("namespaces", {"metadata": {"name": name}})
+    first, second = Seen(trips="bad"), Seen()
+    watches = Watches(client, telemetry)
+    watches.add("namespaces", "/api/v1/namespaces", Namespace, first, second)
+    (work,) = watches.work().values()
+    async with background(work()):
+        await until(lambda: watches.ready, "all is seen")
+        assert (first.names, second.names) == ({"good"}, {"bad", "good"})
+        api.remove("namespaces", "", "bad")
+        await until(lambda: second.names == {"good"}, "it is gone")
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
 
 
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
+    api: ApiServer,
+    client: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A watch that was alive once does not make its old data valid."""
     assert LEADING - 30 >= TIMING.silence >= 60 * 1.5, "a bookmark is a minute away; a new try 30 s"
     monkeypatch.setattr("istio_aux.watches.LEADING", 1.0)
     monkeypatch.setattr("istio_aux.watches.READY", 2.0)
-    async with ApiServer() as api, Client(api.access()) as client:
-        watches = Watches(client, Telemetry())
-        watches.add("pods", "/api/v1/pods", Namespace, Seen())
-        (work,) = watches.work().values()
-        async with background(work()):
-            await until(lambda: watches.ready, "all is seen")
-            assert (watches.dead(), watches.missing()) == ("", {})
-            await api.stop()
-            why = await until(watches.dead, "it is dead")
-            assert why.startswith("watch pods: nothing heard for 0 min")
-            assert watches.ready, "for some time, an API server may be away"
-            await until(lambda: not watches.ready, "it is dead for long")
-            assert "Cannot connect" in watches.missing()["pods"]
-            await api.start()
-            await until(lambda: watches.ready and not watches.dead(), "it lives")
+    watches = Watches(client, Telemetry())
+    watches.add("pods", "/api/v1/pods", Namespace, Seen())
+    (work,) = watches.work().values()
+    async with background(work()):
+        await until(lambda: watches.ready, "all is seen")
+        assert (watches.dead(), watches.missing()) == ("", {})
+        await api.stop()
+        why = await until(watches.dead, "it is dead")
+        assert why.startswith("watch pods: nothing heard for 0 min")
+        assert watches.ready, "for some time, an API server may be away"
+        await until(lambda: not watches.ready, "it is dead for long")
+        assert "Cannot connect" in watches.missing()["pods"]
+        await api.start()
+        await until(lambda: watches.ready and not watches.dead(), "it lives")
 
 
 OURS = {"team": "a"}
@@ -148,47 +148,47 @@ async def test_a_pod_that_does_not_go_is_held_from_five_minutes_past_its_grace_p
     assert '\nistio_aux_kept_resources{by="other",resource="gpu"} 8.0\n' in text
 
 
-async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted() -> None:
-    async with ApiServer() as api:
-        wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
-        for number in range(501):
-            named = Metadata(name=f"team-{number:03}")
-            wired._mesh_watch.namespaces.apply(Namespace(metadata=named))
-        status = run_now(wired.status())
+async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted(
+    api: ApiServer,
+) -> None:
+    wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
+    for number in range(501):
+        named = Metadata(name=f"team-{number:03}")
+        wired._mesh_watch.namespaces.apply(Namespace(metadata=named))
+    status = run_now(wired.status())
     assert (status.selected_namespaces[-1], status.selected_total) == ("team-499", 501)
 
 
-async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it() -> None:
+async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_it(
+    api: ApiServer,
+) -> None:
     """Its namespace's labels, which a review has not, come from the watch."""
-    async with ApiServer() as api:
-        wired = Wiring(DEFAULTS, api.access())
-        found = {"both": AMBIENT | ENABLED, "alone": AMBIENT, "in": ENABLED}
-        for name, given in found.items():
-            wired._mesh_watch.namespaces.apply(
-                Namespace(metadata=Metadata(name=name, labels=given))
-            )
+    wired = Wiring(DEFAULTS, api.access())
+    found = {"both": AMBIENT | ENABLED, "alone": AMBIENT, "in": ENABLED}
+    for name, given in found.items():
+        wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
 
-        def left(namespace: str, **labels: str) -> str:
-            metadata = Metadata(namespace=namespace, labels=labels)
-            return wired.webhook._excluded(Pod(metadata=metadata))
+    def left(namespace: str, **labels: str) -> str:
+        metadata = Metadata(namespace=namespace, labels=labels)
+        return wired.webhook._excluded(Pod(metadata=metadata))
 
-        assert left("alone") == "", "the injectors are not known yet"
-        wired._injectors.control_planes = mesh()
-        assert left("alone") == 'namespace label istio.io/dataplane-mode: "ambient"'
-        assert left("new", **AMBIENT) == 'label istio.io/dataplane-mode: "ambient"'
-        asking = {**AMBIENT, "sidecar.istio.io/inject": "true"}
-        assert [left("both"), left("in", **AMBIENT), left("alone", **asking)] == [""] * 3
+    assert left("alone") == "", "the injectors are not known yet"
+    wired._injectors.control_planes = mesh()
+    assert left("alone") == 'namespace label istio.io/dataplane-mode: "ambient"'
+    assert left("new", **AMBIENT) == 'label istio.io/dataplane-mode: "ambient"'
+    asking = {**AMBIENT, "sidecar.istio.io/inject": "true"}
+    assert [left("both"), left("in", **AMBIENT), left("alone", **asking)] == [""] * 3
 
-        class Unread(tuple[Hook, ...]):
-            """Webhooks, of which a cluster may have many: no other pod's review looks at them."""
+    class Unread(tuple[Hook, ...]):
+        """Webhooks, of which a cluster may have many: no other pod's review looks at them."""
 
-            def __iter__(self) -> Iterator[Hook]:
-                raise AssertionError("they are looked at")
+        def __iter__(self) -> Iterator[Hook]:
+            raise AssertionError("they are looked at")
 
-        wired._injectors.control_planes = replace(mesh(), hooks=Unread(HOOKS))
-        assert left("in") == ""
-        with pytest.raises(AssertionError, match="looked at"):
-            left("alone")
+    wired._injectors.control_planes = replace(mesh(), hooks=Unread(HOOKS))
+    assert left("in") == ""
+    with pytest.raises(AssertionError, match="looked at"):
+        left("alone")
 
 
 async def test_a_new_pod_starts_by_what_its_namespace_allows() -> None:
@@ -242,44 +242,42 @@ async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
         assert "\nistio_aux_pods_with_sidecar NaN\n" in wired.telemetry.render().decode()
 
 
-async def test_the_namespaces_that_an_ambient_mesh_has_alone_are_counted() -> None:
+async def test_the_namespaces_that_an_ambient_mesh_has_alone_are_counted(api: ApiServer) -> None:
     """Where Istio injects, injection wins; while that is not known, it may."""
-    async with ApiServer() as api:
-        settings = replace(DEFAULTS, namespace_selectors=parse_namespaces(""))
-        wired = Wiring(settings, api.access())
-        for name, given in {"a": AMBIENT, "b": AMBIENT, "c": AMBIENT | ENABLED, "d": {}}.items():
-            wired._mesh_watch.namespaces.apply(
-                Namespace(metadata=Metadata(name=name, labels=given))
-            )
-        assert run_now(wired.status()).ambient_total == 0
-        wired._injectors.control_planes = replace(mesh(), injectors=())
-        assert run_now(wired.status()).ambient_total == 2
+    settings = replace(DEFAULTS, namespace_selectors=parse_namespaces(""))
+    wired = Wiring(settings, api.access())
+    for name, given in {"a": AMBIENT, "b": AMBIENT, "c": AMBIENT | ENABLED, "d": {}}.items():
+        wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
+    assert run_now(wired.status()).ambient_total == 0
+    wired._injectors.control_planes = replace(mesh(), injectors=())
+    assert run_now(wired.status()).ambient_total == 2
 
 
-async def test_whoever_writes_asks_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_writes_asks_the_lease_first(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the name that a restart keeps. A checkpoint that cannot be read says nothing."""
     no_pods = {"quit": QuitMode.DISABLED, "repair_policy": RepairPolicy(race=RacePolicy.NONE)}
     settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"), **no_pods)
-    async with ApiServer() as api:
-        wired = Wiring(settings, api.access())
-        monkeypatch.setattr("istio_aux.watches.LEADING", 0.0)
-        lease = wired._leadership
-        assert isinstance(lease, Lease)
-        assert lease._unfit() == "watch namespaces: nothing heard for 0 min"
-        assert lease._identity == own_identity(8443)
-        assert [each._leadership for each in (wired._quit, wired._repair)] == [lease] * 2
-        assert not lease.leads()
-        with pytest.raises(KubeError):
-            await lease.save()
-        now = datetime.now(UTC)
-        injectors, replaced = {"istio": Since("live", now)}, {"shop/b": Replaced("web-0", "u-1")}
-        wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text(), False)
-        wired._recall("no checkpoint", False)
-        stored = read_checkpoint(wired._checkpoint())
-        assert stored == Checkpoint({"shop/a": now}, injectors, replaced)
-        alone = Wiring(replace(settings, lease=None), api.access())
-        assert alone._leadership.leads()
-        await alone._leadership.save()
+    wired = Wiring(settings, api.access())
+    monkeypatch.setattr("istio_aux.watches.LEADING", 0.0)
+    lease = wired._leadership
+    assert isinstance(lease, Lease)
+    assert lease._unfit() == "watch namespaces: nothing heard for 0 min"
+    assert lease._identity == own_identity(8443)
+    assert [each._leadership for each in (wired._quit, wired._repair)] == [lease] * 2
+    assert not lease.leads()
+    with pytest.raises(KubeError):
+        await lease.save()
+    now = datetime.now(UTC)
+    injectors, replaced = {"istio": Since("live", now)}, {"shop/b": Replaced("web-0", "u-1")}
+    wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text(), False)
+    wired._recall("no checkpoint", False)
+    stored = read_checkpoint(wired._checkpoint())
+    assert stored == Checkpoint({"shop/a": now}, injectors, replaced)
+    alone = Wiring(replace(settings, lease=None), api.access())
+    assert alone._leadership.leads()
+    await alone._leadership.save()
 
 
 async def test_a_new_leader_that_finds_no_lease_repeats_no_restart_that_did_not_help() -> None:
