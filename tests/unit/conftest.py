@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,6 +40,17 @@ def root_level() -> Iterator[None]:
     """Restore the root logger's level: ops sets it to debug, which breaks tests of the log."""
     yield
     logging.getLogger().setLevel(LEVEL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "options(name=value): what `options` is in this test")
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the mark of that name says."""
+    mark = request.node.get_closest_marker("options")
+    return dict(mark.kwargs) if mark else {}
 
 
 @pytest.fixture
@@ -82,7 +94,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    arguments: dict[str, Any] = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters
+    }
 
     async def bounded() -> None:
         async with asyncio.timeout(200), AsyncExitStack() as stack:

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +141,7 @@ class Bare:
         self._socket.close()
 
     async def _receive(self) -> int:
-        got = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20)
-        return self._in.write(got)
+        return self._in.write(await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20))
 
 
 @dataclass
@@ -239,24 +238,17 @@ async def serving(
     """A webhook with the limits of a test, which checks deadlines often; it may ask ``api``."""
     nowhere = Access("https://127.0.0.1:1", ssl.create_default_context(), str)
     access = api.access() if api else nowhere
-    async with kube.Client(access) as client, _serving(client, how, limits) as hook:
-        yield hook
-
-
-@asynccontextmanager
-async def _serving(
-    client: kube.Client, how: Callable[[], StartPolicy], limits: Mapping[str, Any]
-) -> AsyncGenerator[Hook]:
     metrics, bounds = Telemetry(), ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = AdmissionWebhook(metrics, lambda _: how(), client, limits=bounds)
-    with tempfile.TemporaryDirectory() as folder:
-        crt, key = certificate(Path(folder))
-        trust = ssl.create_default_context(cafile=str(crt))
-        _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
-    try:
-        yield Hook(webhook, metrics, port, trust)
-    finally:
-        await webhook.close(0)
+    async with kube.Client(access) as client:
+        webhook = AdmissionWebhook(metrics, lambda _: how(), client, limits=bounds)
+        with tempfile.TemporaryDirectory() as folder:
+            crt, key = certificate(Path(folder))
+            trust = ssl.create_default_context(cafile=str(crt))
+            _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
+        try:
+            yield Hook(webhook, metrics, port, trust)
+        finally:
+            await webhook.close(0)
 
 
 def review(**pod: Any) -> bytes:

@@ -97,8 +97,7 @@ class Cluster(ApiServer):
             **webhook,
         }
         metadata = {"name": name, "labels": {"istio.io/rev": revision}}
-        body = {"metadata": metadata, "webhooks": [hook]}
-        self.put("mutatingwebhookconfigurations", body)
+        self.put("mutatingwebhookconfigurations", {"metadata": metadata, "webhooks": [hook]})
 
     def put_policy(self, text: str | None) -> None:
         """Write istiod's ConfigMap."""
@@ -111,8 +110,7 @@ class Cluster(ApiServer):
         where = {"name": "istiod-0", "namespace": "istio-system", "labels": labels}
         endpoint = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}
         ports = [{"name": "https-webhook", "port": 15017}]
-        body = {"metadata": where, "endpoints": [endpoint], "ports": ports}
-        self.put("endpointslices", body)
+        self.put("endpointslices", {"metadata": where, "endpoints": [endpoint], "ports": ports})
 
     def lead(self, *, ready: bool = True, **webhook: Any) -> None:
         """Make an istiod the one that is called for pods of a namespace."""

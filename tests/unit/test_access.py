@@ -374,8 +374,7 @@ async def test_another_user_asks(api: ApiServer, tmp_path: Path) -> None:
         users.append(request.headers.get("Impersonate-User", ""))
 
     api.faults += [asked]
-    found = access.load(api.kubeconfig(tmp_path))
-    async with Client(access.acting(found, "eve")) as client:
+    async with Client(access.acting(access.load(api.kubeconfig(tmp_path)), "eve")) as client:
         await client.get("/api/v1/pods")
         await client.get("/api/v1/pods")
     assert users == ["eve"] * 2

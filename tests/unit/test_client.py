@@ -71,8 +71,7 @@ async def test_an_error_in_plain_text_is_cut_to_one_line(api: ApiServer, client:
 async def test_the_time_that_a_server_asks_for_is_read(
     api: ApiServer, client: Client, header: str, seconds: int | None
 ) -> None:
-    answer = refusal(429, "TooManyRequests", headers={"Retry-After": header})
-    api.faults.append(saying(answer))
+    api.faults.append(saying(refusal(429, "TooManyRequests", headers={"Retry-After": header})))
     with pytest.raises(ApiError) as caught:
         await client.get("/api/v1/pods")
     assert caught.value.retry_after == seconds
@@ -93,8 +92,7 @@ async def test_a_type_is_that_of_the_first_version_of_its_group_that_serves_it(
 
 
 async def test_a_token_that_no_header_may_have_is_named_and_not_shown(api: ApiServer) -> None:
-    access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
-    async with Client(access) as client:
+    async with Client(dataclasses.replace(api.access(), token=lambda: "first\nsecond")) as client:
         with pytest.raises(AccessError, match="token") as caught:
             await client.get("/api/v1/pods")
     assert "first" not in str(caught.value)

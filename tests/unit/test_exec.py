@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from itertools import pairwise
+from typing import TypeVar
 
 import pytest
 from aiohttp import web
@@ -19,6 +20,7 @@ from istio_aux.kube.exec import (
     BYTES,
     FRAMES,
     OUTPUT,
+    Channels,
     ExecChannels,
     ForwardChannels,
     ReadyChannels,
@@ -43,11 +45,13 @@ def failure(code: str) -> bytes:
     return b"\x03" + json.dumps(status).encode()
 
 
-def heard(*frames: bytes) -> AttemptResult:
-    channels = ExecChannels()
+C = TypeVar("C", bound=Channels)
+
+
+def fed(channels: C, *frames: bytes) -> C:
     for frame in frames:
         channels.feed(frame)
-    return channels.result("cut")
+    return channels
 
 
 def said(text: str) -> AttemptResult:
@@ -81,7 +85,7 @@ def said(text: str) -> AttemptResult:
     ],
 )  # fmt: skip
 def test_frames_make_a_result(frames: list[bytes], text: str) -> None:
-    assert heard(*frames) == said(text)
+    assert fed(ExecChannels(), *frames).result("cut") == said(text)
 
 
 POD = Key("training", "job", "u-1")
@@ -174,15 +178,8 @@ OPENED = [b"\x00\xac:", b"\x01\xac:"]
 REFUSED = b"error forwarding port 15020 to pod u-1: connection refused"
 
 
-def forwarding(*frames: bytes) -> ForwardChannels:
-    channels = ForwardChannels()
-    for frame in frames:
-        channels.feed(frame)
-    return channels
-
-
 def forwarded(*frames: bytes) -> AttemptResult:
-    channels = forwarding(*frames)
+    channels = fed(ForwardChannels(), *frames)
     return channels.result("" if channels.finished else "cut")
 
 
@@ -225,7 +222,7 @@ def test_forwarded_frames_make_a_result(frames: list[bytes], text: str) -> None:
 def test_an_answer_is_over_when_its_length_or_the_node_says_so(
     frames: list[bytes], *, finished: bool
 ) -> None:
-    assert forwarding(*OPENED, *frames).finished is finished
+    assert fed(ForwardChannels(), *OPENED, *frames).finished is finished
 
 
 def test_an_answer_that_is_no_http_is_no_status() -> None:

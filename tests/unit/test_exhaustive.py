@@ -20,19 +20,12 @@ from simulation.exhaustive import LIVES, search
 from simulation.onepod import Life, report
 
 BY_NAME = {life.name: life for life in LIVES}
-ENDS = "a payload that ends"
-FAILS = "a payload that is started again after a failure"
-HELD = "a payload that is held"
-DELETED = "a proxy that crashes, and its pod is deleted"
-
-
-# The others have up to 185,000 states each. By day a search of them ends at a defect.
-BY_DAY = {"a dry run"}
 BY_NIGHT = pytest.mark.nightly("one of these lives, and the small ones of the table")
 
 
+# The others have up to 185,000 states each. By day a search of them ends at a defect.
 @pytest.mark.parametrize(
-    "life", [pytest.param(n, marks=[BY_NIGHT] * (n not in BY_DAY)) for n in BY_NAME]
+    "life", [pytest.param(n, marks=[BY_NIGHT] * (n != "a dry run")) for n in BY_NAME]
 )
 def test_no_order_of_events_breaks_a_promise(life: str) -> None:
     found = search(BY_NAME[life])
@@ -105,19 +98,20 @@ def ends_no_held_pod(facts: PodFacts) -> Action | None:
 HOLDS = quit_rules._held
 DEFECTS = [
     pytest.param(
-        HELD, "quit.rules._held", ends_no_held_pod,
+        "a payload that is held", "quit.rules._held", ends_no_held_pod,
         "a pod whose payload has never started is deleted, and stays", id="a held pod is left",
     ),
     pytest.param(
-        FAILS, "model.kubelet.should_restart", never_started_again,
+        "a payload that is started again after a failure",
+        "model.kubelet.should_restart", never_started_again,
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "quit.attempt.Task.awake", believes_answers,
+        "a payload that ends", "quit.attempt.Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        DELETED, "quit.attempt.Delete", deletes_any_version,
+        "a proxy that crashes, and its pod is deleted", "quit.attempt.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
     ),
 ]  # fmt: skip

@@ -30,9 +30,6 @@ SCALE = Path(__file__).parents[2] / "benchmarks/results/scale.md"
 CASES = 2_000 if NIGHTLY else 500
 """`tox -e fuzz` plays as many as one likes."""
 MUTATION, INJECTION = Ask(hooked.review()), Ask(hooked.review(), INJECT)
-PATCH = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-NOT_TRUE = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "yes"}}
-NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
 def answer(status: int = 200, **response: Any) -> Answer:
@@ -45,8 +42,10 @@ def answer(status: int = 200, **response: Any) -> Answer:
     return Answer(status, "application/json", json.dumps(body).encode())
 
 
-def patched(*ops: dict[str, Any]) -> dict[str, Any]:
-    return {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(ops).encode()).decode()}
+def patched(path: str, value: object) -> dict[str, Any]:
+    """A patch that adds this below the metadata."""
+    text = json.dumps([{"op": "add", "path": f"/metadata/{path}", "value": value}])
+    return {"patchType": "JSONPatch", "patch": base64.b64encode(text.encode()).decode()}
 
 
 @pytest.mark.parametrize(
@@ -55,9 +54,13 @@ def patched(*ops: dict[str, Any]) -> dict[str, Any]:
         (MUTATION, answer(400), "expected {200}"),
         (MUTATION, answer(allowed=False), "allowed: False"),
         (MUTATION, answer(warnings=["a\nb"]), "not a short line"),
-        (MUTATION, answer(**patched(*NOWHERE)), "does not apply"),
-        (MUTATION, answer(**patched(*PATCH)), "started-with is missing"),
-        (INJECTION, answer(**patched(NOT_TRUE)), "not the inject label alone"),
+        (MUTATION, answer(**patched("annotations/a", "b")), "does not apply"),
+        (MUTATION, answer(**patched("annotations", {})), "started-with is missing"),
+        (
+            INJECTION,
+            answer(**patched("labels", {"sidecar.istio.io/inject": "yes"})),
+            "not the inject label alone",
+        ),
     ],
 )
 def test_a_fault_in_an_answer_is_found(ask: Ask, faulty: Answer, finding: str) -> None:
@@ -117,8 +120,6 @@ def test_what_a_night_finds_is_kept_with_the_command_that_finds_it_again(
 
 # The oracle sees where the workload judges otherwise than the kubelet.
 
-NEWEST = KUBELETS[-1]
-
 
 def verdict(main: State, *, done: bool = False, **found: Any) -> Verdict:
     """Of a kubelet on a pod with this payload container and a running proxy."""
@@ -156,7 +157,7 @@ def test_a_wrong_decision_is_a_disagreement_and_caution_needs_a_reason(
     kubelet: Verdict, ours: Explained, disagreements: list[str], cautions: int
 ) -> None:
     """In both directions: too early, and without a reason too late."""
-    found = compare(NEWEST, kubelet, ours)
+    found = compare(KUBELETS[-1], kubelet, ours)
     assert (list(found.disagreements), len(found.cautions)) == (disagreements, cautions)
 
 

@@ -75,16 +75,13 @@ def pod(containers: Document, **fields: Any) -> Document:
     return body | {"metadata": body["metadata"] | NAMED | more}
 
 
-def selecting(*keys: str) -> Document:
-    labels = {"matchLabels": ENABLED, "matchExpressions": [{"key": "a", "operator": "Exists"}]}
-    return dict.fromkeys(keys, labels)
-
-
+SELECTOR = {"matchLabels": ENABLED, "matchExpressions": [{"key": "a", "operator": "Exists"}]}
 HOOK = {
     "name": "namespace.sidecar-injector.istio.io",
     "clientConfig": {"service": {"namespace": "istio-system", "name": "istiod"}, "caBundle": "Y"},
     "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["*"]}],
-    **selecting("namespaceSelector", "objectSelector"),
+    "namespaceSelector": SELECTOR,
+    "objectSelector": SELECTOR,
 }  # fmt: skip
 SLICE = {
     "metadata": {**NAMED, "labels": {"kubernetes.io/service-name": "istiod"}},
@@ -246,18 +243,14 @@ class Process:
         return lambda: watch._delete(key)
 
 
-def numbered(text: bytes, number: int) -> bytes:
-    """The object of that number."""
-    return text.replace(SALT.encode(), f"s{number:04}s".encode())
-
-
 async def cost(process: Process, kind: type[Any], text: bytes) -> int:
     """Bytes that one more such object leaves in memory beside caches, which have bounds."""
     before, removing = 0, list[Callable[[], object]]()
     for number in range(2 * FEW):
         if number == FEW:
             before = traced()
-        removing.append(await process.take(kind, numbered(text, number), number))
+        other = text.replace(SALT.encode(), f"s{number:04}s".encode())
+        removing.append(await process.take(kind, other, number))
     left = (traced() - before) // FEW
     for remove in removing:
         remove()
@@ -367,7 +360,6 @@ def test_much_in_all_fields_costs_a_few_kilobytes_at_most_together(
 
 SHARES = {"job": 400, "unmeshed": 80, "refusing": 760, "other": 760}
 """Of 2,000 pods, in the proportions of the benchmark."""
-STATUS = {"job": "running"}
 USUAL = 1420
 """Bytes that are kept of each of them by who restarts pods, as measured on Python 3.11."""
 
@@ -380,7 +372,7 @@ def large_cluster() -> Iterator[bytes]:
             name, place = f"{kind}-{number}", "plain" if kind == "other" else "mesh"
             text = bodies[kind].replace(benchmark.NAME, name).replace(benchmark.OWNER, f"of-{name}")
             text = text.replace(benchmark.NAMESPACE, f"{place}-{number // 50}")
-            status = bodies[STATUS.get(kind, "alone")].replace(
+            status = bodies["running" if kind == "job" else "alone"].replace(
                 benchmark.NOW, "2026-11-21T08:16:26Z"
             )
             body = json.loads(text) | json.loads(status)

@@ -81,8 +81,7 @@ async def candidate(
     times: dict[str, float] = STEADY,
 ) -> AsyncGenerator[Candidate]:
     """A candidate at work; its requests carry its name, so that it can be cut off."""
-    access = dataclasses.replace(api.access(), token=lambda: name)
-    async with Client(access) as client:
+    async with Client(dataclasses.replace(api.access(), token=lambda: name)) as client:
         one = Candidate(client, name, set() if leaders is None else leaders, times)
         async with background(one.lease.run()) as one.task:
             yield one
@@ -219,9 +218,8 @@ async def test_what_is_known_is_written_back_to_a_lease_that(text: str | None) -
         if text:
             api.remove(*LEASE)
         metadata = {"namespace": "istio-aux", "name": "istio-aux"}
-        annotations = {ANNOTATION: text} if text else {}
         api.put("leases", {
-            "metadata": {**metadata, "annotations": annotations},
+            "metadata": {**metadata, "annotations": {ANNOTATION: text} if text else {}},
             "spec": {"holderIdentity": "three", "leaseDurationSeconds": 60},
         })  # fmt: skip
         await until(lambda: one.told == [True, False], "it leads no more", within=30)
@@ -325,17 +323,12 @@ async def test_who_was_frozen_notices_at_the_first_question_that_its_time_is_ove
     async with ApiServer() as api, candidate(api, times=QUICK) as one:
         await one.leads()
         assert one.lease.leads()
-        freeze(QUICK["deadline"] + 0.1)
+        time.sleep(QUICK["deadline"] + 0.1)  # noqa: ASYNC251  (as when its node is suspended)
         assert not one.lease.leads()
         assert one.told == [True, False]
         with pytest.raises(KubeError, match="does not lead"):
             await one.lease.save()
         await one.leads()
-
-
-def freeze(seconds: float) -> None:
-    """The whole process stands still, as when its node is suspended."""
-    time.sleep(seconds)
 
 
 async def test_a_process_with_an_unhandled_exception_no_longer_leads(

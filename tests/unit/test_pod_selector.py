@@ -18,7 +18,6 @@ from unit.rules.pods import RUNNING, document, exited
 from unit.rules.unmeshed import REPORT
 
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
-MATCHED: Mapping[str, str] = {"team": "a"}
 OTHER: Mapping[str, str] = {"team": "c"}
 WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
 LABEL = "kubectl label{} pod job-x7k2p -n training team=a"
@@ -29,7 +28,7 @@ AUTHOR = f"{WHY}: its author labels the pod"
 @pytest.mark.parametrize(
     ("labels", "asked", "expected"),
     [
-        (MATCHED, "", ("quit", None, None)),
+        ({"team": "a"}, "", ("quit", None, None)),
         (OTHER, "", ("ignore", AUTHOR, LABEL.format(" --overwrite"))),
         ({}, "", ("ignore", AUTHOR, LABEL.format(""))),
         (WEB, "training/web", ("quit", None, None)),

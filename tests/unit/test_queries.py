@@ -15,7 +15,6 @@ from unit.logged import metrics
 
 SRC = Path(__file__).parents[2] / "src"
 RULES = [*SRC.glob("prometheus_alert_rules/*.rules")]
-DASHBOARD = SRC / "grafana_dashboards/istio-aux.json"
 
 # What the collector adds to each series.
 COLLECTED = {"juju_model", "juju_model_uuid", "juju_application", "juju_charm", "juju_unit"}
@@ -29,7 +28,7 @@ def rules() -> list[dict[str, Any]]:
 
 def panels() -> list[dict[str, Any]]:
     """The panels of the dashboard that show something."""
-    every = json.loads(DASHBOARD.read_text())["panels"]
+    every = json.loads((SRC / "grafana_dashboards/istio-aux.json").read_text())["panels"]
     return [panel for panel in every if panel["type"] != "row"]
 
 

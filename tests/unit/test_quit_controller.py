@@ -25,8 +25,8 @@ READ = "GET /api/v1/namespaces/training/pods/job"
 
 
 @pytest.fixture
-def world() -> AbstractAsyncContextManager[World]:
-    return cluster()
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
+    return cluster(**options)
 
 
 async def settled(world: World, pods: int = 1) -> None:
@@ -41,25 +41,27 @@ def tasks() -> list[str]:
     return [name for name in names if name.startswith("quit ")]
 
 
-async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded() -> None:
+@pytest.mark.options(limits=replace(FAST, confirm=20.0))
+async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded(world: World) -> None:
     """The watch shows its exit.
 
     istio.io#5073, istio#11659, uds-core#972.
     """
-    async with cluster(limits=replace(FAST, confirm=20.0)) as world:
-        await world.pod("job")
-        await world.ended("exited")
-        await until(lambda: len(world.controller.known) == 0, "the pod is forgotten")
-        assert world.api.execs == [("training", "job", "istio-proxy", EXEC)]
-        assert world.api.requests.count(READ) == 1
-        (event,) = await until(lambda: world.api.events, "the Event is there")
-        assert (event["reason"], event["type"]) == ("ProxyQuit", "Normal")
-        assert "istio-proxy exited with 0, 1 s after the payload" in event["note"]
-        assert world.count("istio_aux_quit_attempts_total") == 1
-        assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 1
+    await world.pod("job")
+    await world.ended("exited")
+    await until(lambda: len(world.controller.known) == 0, "the pod is forgotten")
+    assert world.api.execs == [("training", "job", "istio-proxy", EXEC)]
+    assert world.api.requests.count(READ) == 1
+    (event,) = await until(lambda: world.api.events, "the Event is there")
+    assert (event["reason"], event["type"]) == ("ProxyQuit", "Normal")
+    assert "istio-proxy exited with 0, 1 s after the payload" in event["note"]
+    assert world.count("istio_aux_quit_attempts_total") == 1
+    assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 1
 
 
+@pytest.mark.options(leading=False)
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
+    world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By the process that leads."""
@@ -68,16 +70,15 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
     def lines() -> list[dict[str, Any]]:
         return [vars(record) for record in caplog.records if hasattr(record, "pod")]
 
-    async with cluster(leading=False) as world:
-        for attempt in range(3):
-            await world.pod("job", main=RUNNING, annotations={"touched": str(attempt)})
-        await until(lambda: len(world.controller.known) == 1, "the pod is known")
-        assert (world.told, lines()) == ([], [])
-        for leading in (True, False, True):
-            world.controller.lead(leading)
-            assert [line["reason"] for line in lines()] == ["not finished: main (running)"]
-        await world.pod("job")
-        await world.ended("exited")
+    for attempt in range(3):
+        await world.pod("job", main=RUNNING, annotations={"touched": str(attempt)})
+    await until(lambda: len(world.controller.known) == 1, "the pod is known")
+    assert (world.told, lines()) == ([], [])
+    for leading in (True, False, True):
+        world.controller.lead(leading)
+        assert [line["reason"] for line in lines()] == ["not finished: main (running)"]
+    await world.pod("job")
+    await world.ended("exited")
     assert [(line["event"], line.get("action"), line.get("outcome")) for line in lines()] == [
         ("decision", "wait", None),
         ("decision", "quit", None),
@@ -88,28 +89,30 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
 # Who acts.
 
 
-async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.options(mode=QuitMode.DRY_RUN)
+async def test_a_dry_run_tells_once_and_does_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
-    async with cluster(mode=QuitMode.DRY_RUN) as world:
 
-        async def would_quit(pods: int) -> None:
-            await until(lambda: world.count("istio_aux_would_quit_pods") == pods, "it is noticed")
+    async def would_quit(pods: int) -> None:
+        await until(lambda: world.count("istio_aux_would_quit_pods") == pods, "it is noticed")
 
-        await world.pod("job")
-        await until(lambda: world.api.events, "it is told")
-        await world.pod("job", annotations={"touched": "once"})
-        await settled(world)
-        await would_quit(1)
-        await world.pod("job", main=RUNNING)
-        await would_quit(0)
-        await world.pod("job")
-        await until(lambda: world.api.requests.count(READ) == 2 and not tasks(), "it is over")
-        for selected in (False, True):
-            await world.select("training", selected=selected)
-            await would_quit(int(selected))
-        assert world.told == []
-        assert world.reasons() == ["ProxyQuitDryRun"]
-        assert world.troubled("stuck") == []
+    await world.pod("job")
+    await until(lambda: world.api.events, "it is told")
+    await world.pod("job", annotations={"touched": "once"})
+    await settled(world)
+    await would_quit(1)
+    await world.pod("job", main=RUNNING)
+    await would_quit(0)
+    await world.pod("job")
+    await until(lambda: world.api.requests.count(READ) == 2 and not tasks(), "it is over")
+    for selected in (False, True):
+        await world.select("training", selected=selected)
+        await would_quit(int(selected))
+    assert world.told == []
+    assert world.reasons() == ["ProxyQuitDryRun"]
+    assert world.troubled("stuck") == []
     actions = [vars(record).get("action") for record in caplog.records if "job" in record.message]
     assert actions == ["would quit", "wait", "would quit"]
 
@@ -148,35 +151,38 @@ async def kept(world: World, name: str = "job") -> None:
     await world.pod(name, others={"cloud-sql-proxy": RUNNING})
 
 
-async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_once() -> None:
+@pytest.mark.options(limits=SOON)
+async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_once(
+    world: World,
+) -> None:
     """A pod that is blocked again, or seen again, gets no second Event.
 
     kubernetes#25908, uds-core#972.
     """
-    async with cluster(limits=SOON) as world:
-        await kept(world)
-        (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
-        assert (blocked.by, blocked.code) == (("cloud-sql-proxy",), "IA0102")
-        assert world.count("istio_aux_blocked_pods") == 1
-        assert world.api.events == []
-        (event,) = await until(lambda: world.api.events, "the Event is there")
-        assert (event["reason"], event["type"]) == ("ProxyQuitBlocked", "Normal")
-        assert "cloud-sql-proxy" in event["note"]
-        await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
-        await until(lambda: world.troubled("blocked") == [], "it is not blocked any more")
-        await kept(world)
-        await until(lambda: world.troubled("blocked"), "it is blocked again")
-        world.controller.lead(False)
-        world.controller.lead(True)
-        await kept(world, "marker")
-        await until(lambda: len(world.api.events) == 2, "what came later is told")
-        assert world.api.events[-1]["regarding"]["name"] == "marker"
-        assert world.told == []
+    await kept(world)
+    (blocked,) = await until(lambda: world.troubled("blocked"), "it is known")
+    assert (blocked.by, blocked.code) == (("cloud-sql-proxy",), "IA0102")
+    assert world.count("istio_aux_blocked_pods") == 1
+    assert world.api.events == []
+    (event,) = await until(lambda: world.api.events, "the Event is there")
+    assert (event["reason"], event["type"]) == ("ProxyQuitBlocked", "Normal")
+    assert "cloud-sql-proxy" in event["note"]
+    await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
+    await until(lambda: world.troubled("blocked") == [], "it is not blocked any more")
+    await kept(world)
+    await until(lambda: world.troubled("blocked"), "it is blocked again")
+    world.controller.lead(False)
+    world.controller.lead(True)
+    await kept(world, "marker")
+    await until(lambda: len(world.api.events) == 2, "what came later is told")
+    assert world.api.events[-1]["regarding"]["name"] == "marker"
+    assert world.told == []
 
 
-async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_nothing_is_kept() -> (
-    None
-):
+@pytest.mark.options(limits=replace(SOON, unstarted_after=1, blocked_after=1))
+async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_nothing_is_kept(
+    world: World,
+) -> None:
     """A pod that is well costs neither memory nor a request; one that starts or ends, no task.
 
     istio#51883, istio#36534.
@@ -187,29 +193,27 @@ async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_noth
         (exited(0), "Running", "blocked"),
     ]
     told = list[tuple[str, ...]]()
-    async with cluster(limits=replace(SOON, unstarted_after=1, blocked_after=1)) as world:
-        for main, phase, trouble in holding:
-            await world.pod("job", main, RUNNING, native=True, phase=phase)
-            await until(lambda: world.controller.known, "it is known")
-            assert tasks() == []
-            held, *_ = await until(partial(world.troubled, trouble), "it lasts")
-            assert (held.by, held.lasting) == (("istio-proxy",), True)
-            assert world.count(f"istio_aux_{trouble}_pods") == 1
-            await until(lambda: len(world.api.events) > len(told), "its Event is there")
-            event = world.api.events[-1]
-            told.append((event["reason"], event["type"], event["note"]))
-            await world.pod("job", RUNNING, RUNNING, native=True)
-            await until(lambda: not world.controller.known, "it is forgotten")
-        assert len(world.api.events) == len(told)
-        why = "istio-proxy (running, not ready)"
-        assert told[0] == (
-            "PodNotStarted",
-            "Warning",
-            f"IA0104: the payload has not started: {why}",
-        )
-        assert told[1][:2] == ("PodHeld", "Normal")
-        assert told[1][2].startswith("IA0102: the pod is kept by istio-proxy: istio-proxy is a na")
-        assert [request for request in world.api.requests if "/pods/" in request] == []
+    for main, phase, trouble in holding:
+        await world.pod("job", main, RUNNING, native=True, phase=phase)
+        await until(lambda: world.controller.known, "it is known")
+        assert tasks() == []
+        held, *_ = await until(partial(world.troubled, trouble), "it lasts")
+        assert (held.by, held.lasting) == (("istio-proxy",), True)
+        assert world.count(f"istio_aux_{trouble}_pods") == 1
+        await until(lambda: len(world.api.events) > len(told), "its Event is there")
+        event = world.api.events[-1]
+        told.append((event["reason"], event["type"], event["note"]))
+        await world.pod("job", RUNNING, RUNNING, native=True)
+        await until(lambda: not world.controller.known, "it is forgotten")
+    assert len(world.api.events) == len(told)
+    assert told[0] == (
+        "PodNotStarted",
+        "Warning",
+        "IA0104: the payload has not started: istio-proxy (running, not ready)",
+    )
+    assert told[1][:2] == ("PodHeld", "Normal")
+    assert told[1][2].startswith("IA0102: the pod is kept by istio-proxy: istio-proxy is a na")
+    assert [request for request in world.api.requests if "/pods/" in request] == []
 
 
 WHY = "the payload ends the proxy itself: scuttle"
@@ -339,29 +343,28 @@ async def test_a_process_that_led_when_it_told_the_proxy_and_leads_no_more_count
         assert world.count(KEPT) == 0
 
 
-async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what() -> None:
+@pytest.mark.options(mode=QuitMode.DRY_RUN, policy=QuitPolicy(grace=3600))
+async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what(world: World) -> None:
     def kept(by: str) -> float:
-        series = f'istio_aux_kept_resources{{by="{by}",resource="gpu"}}'
-        return world.count(series)
+        return world.count(f'istio_aux_kept_resources{{by="{by}",resource="gpu"}}')
 
-    async with cluster(mode=QuitMode.DRY_RUN, policy=QuitPolicy(grace=3600)) as world:
-        await world.select("other", selected=False)
-        at_once = {"istio-aux.io/quit-grace": "0"}
-        await world.pod("done", details=details(HELD), annotations=at_once)
-        just_now = exited(0, at=datetime.now(UTC).isoformat())
-        await world.pod("waits", main=just_now, details=details(HELD))
-        await world.pod("works", main=RUNNING, details=details(HELD))
-        gpu = details({"amd.com/gpu": "1"})
-        await world.pod("blocked", others={"vault": RUNNING}, details=gpu)
-        await world.pod("native", others={"vault": RUNNING}, details=gpu, native=True)
-        await world.pod("not-selected", namespace="other", details=gpu, annotations=at_once)
-        await settled(world, pods=6)
-        assert (kept("istio-proxy"), kept("other")) == (8, 2)
-        told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=QuitPolicy(grace=3600))
-        audit = await audited(world.api, config=Installation(settings=told))
-        ours = [each for each in audit.findings if not each.left_out and each.requests]
-        gpus = [sum(e.requests.gpus for e in ours if e.requests and bool(e.by) is other)
-                for other in (False, True)]  # fmt: skip
-        assert gpus == [8, 2], "as `audit` counts them"
-        world.controller.lead(False)
-        assert (kept("istio-proxy"), kept("other")) == (0, 0)
+    await world.select("other", selected=False)
+    at_once = {"istio-aux.io/quit-grace": "0"}
+    await world.pod("done", details=details(HELD), annotations=at_once)
+    just_now = exited(0, at=datetime.now(UTC).isoformat())
+    await world.pod("waits", main=just_now, details=details(HELD))
+    await world.pod("works", main=RUNNING, details=details(HELD))
+    gpu = details({"amd.com/gpu": "1"})
+    await world.pod("blocked", others={"vault": RUNNING}, details=gpu)
+    await world.pod("native", others={"vault": RUNNING}, details=gpu, native=True)
+    await world.pod("not-selected", namespace="other", details=gpu, annotations=at_once)
+    await settled(world, pods=6)
+    assert (kept("istio-proxy"), kept("other")) == (8, 2)
+    told = replace(DEFAULTS, quit=QuitMode.DRY_RUN, quit_policy=QuitPolicy(grace=3600))
+    audit = await audited(world.api, config=Installation(settings=told))
+    ours = [each for each in audit.findings if not each.left_out and each.requests]
+    gpus = [sum(e.requests.gpus for e in ours if e.requests and bool(e.by) is other)
+            for other in (False, True)]  # fmt: skip
+    assert gpus == [8, 2], "as `audit` counts them"
+    world.controller.lead(False)
+    assert (kept("istio-proxy"), kept("other")) == (0, 0)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -28,8 +29,8 @@ from unit.rules.pods import RUNNING, exited
 
 
 @pytest.fixture
-def world() -> AbstractAsyncContextManager[World]:
-    return cluster()
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
+    return cluster(**options)
 
 
 async def test_a_success_that_the_status_does_not_show_is_none(world: World) -> None:
@@ -214,21 +215,21 @@ async def test_quits_leave_neither_descriptors_nor_objects(world: World) -> None
 
 
 @pytest.mark.usefixtures("only_new")
-async def test_attempts_that_hang_leave_neither_descriptors_nor_objects() -> None:
+@pytest.mark.options(limits=replace(FAST, deadline=0.2))
+async def test_attempts_that_hang_leave_neither_descriptors_nor_objects(world: World) -> None:
     """kubernetes#103177, python#1132: a WebSocket that was given up is closed."""
-    async with cluster(limits=replace(FAST, deadline=0.2)) as world:
 
-        async def hang(socket: web.WebSocketResponse, *_: str) -> None:
-            await socket.receive()
+    async def hang(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.receive()
 
-        before = descriptors()
-        world.api.on_exec = world.api.on_forward = hang
-        names = [f"hung-{index}" for index in range(AT_ONCE)]
-        await asyncio.gather(*(world.pod(name) for name in names))
-        await until(lambda: len(world.told) >= 4 * AT_ONCE, "all were tried again")
-        for name in names:
-            world.api.remove("pods", "training", name)
-        await nothing_left(world, before)
+    before = descriptors()
+    world.api.on_exec = world.api.on_forward = hang
+    names = [f"hung-{index}" for index in range(AT_ONCE)]
+    await asyncio.gather(*(world.pod(name) for name in names))
+    await until(lambda: len(world.told) >= 4 * AT_ONCE, "all were tried again")
+    for name in names:
+        world.api.remove("pods", "training", name)
+    await nothing_left(world, before)
 
 
 # kuma#13617: exec and port-forward name a pod by its name, and another pod may have got that.

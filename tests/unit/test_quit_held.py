@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ SLOW = replace(FAST, deadline=10.0)  # The proxy's answer may be late on a busy 
 SOON = replace(SLOW, held_after=0.2)
 ISTIOD = "no injector is live: istio-sidecar-injector: Service istio-system/istiod has no endpoint"
 LEFT = "the pod is being deleted, and its payload has never started"
+
+
+@pytest.fixture
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
+    return cluster(**options)
 
 
 def fields(**more: Any) -> dict[str, Any]:
@@ -41,88 +47,95 @@ def answering(world: World, status: str) -> None:
     world.api.on_forward = sending(text.encode())
 
 
-async def test_a_payload_whose_proxy_is_not_ready_for_long_is_told_with_what_istiod_does() -> None:
+@pytest.mark.options(limits=SOON, istiod=ISTIOD)
+async def test_a_payload_whose_proxy_is_not_ready_for_long_is_told_with_what_istiod_does(
+    world: World,
+) -> None:
     """Once, by an Event with the code; it counts apart from what other containers keep."""
-    async with cluster(limits=SOON, istiod=ISTIOD) as world:
-        answering(world, "503 Service Unavailable")
-        await hold(world)
-        (held,) = await until(lambda: world.troubled("unstarted"), "it is known")
-        assert (held.by, held.code, held.lasting) == (("istio-proxy",), "IA0119", True)
-        assert held.reason.startswith("the payload waits for istio-proxy since 08:16:29Z, until 08")
-        assert held.reason.endswith(f"Z at most; the proxy is not ready; {ISTIOD}")
-        assert f"{held.since:%H:%M:%S}" == "08:16:29"
-        (event,) = await until(lambda: world.api.events, "the Event")
-        assert (event["reason"], event["type"]) == ("PodNotStarted", "Warning")
-        assert event["note"] == f"IA0119: {held.reason}"
-        counts = [world.count(f"istio_aux_{each}_pods") for each in ("held", "unstarted")]
-        assert counts == [1, 0]
-        await hold(world, annotations={"touched": "1"})
-        assert len(world.api.forwards) == 1
-        await world.pod("job", RUNNING, RUNNING, **fields(phase="Running"))
-        await until(lambda: not world.troubled("unstarted"), "it has started")
+    answering(world, "503 Service Unavailable")
+    await hold(world)
+    (held,) = await until(lambda: world.troubled("unstarted"), "it is known")
+    assert (held.by, held.code, held.lasting) == (("istio-proxy",), "IA0119", True)
+    assert held.reason.startswith("the payload waits for istio-proxy since 08:16:29Z, until 08")
+    assert held.reason.endswith(f"Z at most; the proxy is not ready; {ISTIOD}")
+    assert f"{held.since:%H:%M:%S}" == "08:16:29"
+    (event,) = await until(lambda: world.api.events, "the Event")
+    assert (event["reason"], event["type"]) == ("PodNotStarted", "Warning")
+    assert event["note"] == f"IA0119: {held.reason}"
+    assert [world.count(f"istio_aux_{each}_pods") for each in ("held", "unstarted")] == [1, 0]
+    await hold(world, annotations={"touched": "1"})
+    await world.pod("job", RUNNING, RUNNING, **fields(phase="Running"))
+    await until(lambda: not world.troubled("unstarted"), "it has started")
+    assert len(world.api.forwards) == 1
 
 
-async def test_a_proxy_whose_envoy_does_not_listen_yet_is_not_ready() -> None:
+@pytest.mark.options(limits=SOON)
+async def test_a_proxy_whose_envoy_does_not_listen_yet_is_not_ready(world: World) -> None:
     """A node says so with many words about its network first."""
-    async with cluster(limits=SOON) as world:
-        world.api.on_forward = sending(b"\x01" + b"x" * 400 + b": connection refused")
-        await hold(world)
-        await until(lambda: world.troubled("unstarted"), "it is known")
+    world.api.on_forward = sending(b"\x01" + b"x" * 400 + b": connection refused")
+    await hold(world)
+    await until(lambda: world.troubled("unstarted"), "it is known")
 
 
 @pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
-async def test_a_payload_whose_image_is_pulled_for_long_is_no_finding(status: str) -> None:
+@pytest.mark.options(limits=SOON)
+async def test_a_payload_whose_image_is_pulled_for_long_is_no_finding(
+    world: World, status: str
+) -> None:
     """Its status is the same. What the proxy does not say is not told either."""
-    async with cluster(limits=SOON) as world:
-        answering(world, status)
-        await hold(world)
-        await until(lambda: world.api.forwards, "its proxy is asked")
-        await world.pod("marker", exited(0), others={"dind": RUNNING})
-        await until(lambda: world.troubled("blocked"), "what came later is known")
-        assert world.troubled("unstarted") == world.api.events == []
+    answering(world, status)
+    await hold(world)
+    await until(lambda: world.api.forwards, "its proxy is asked")
+    await world.pod("marker", exited(0), others={"dind": RUNNING})
+    await until(lambda: world.troubled("blocked"), "what came later is known")
+    assert world.troubled("unstarted") == world.api.events == []
 
 
-async def test_the_proxy_of_a_held_pod_that_is_deleted_is_told_to_exit_and_no_other() -> None:
+@pytest.mark.options(limits=SLOW)
+async def test_the_proxy_of_a_held_pod_that_is_deleted_is_told_to_exit_and_no_other(
+    world: World,
+) -> None:
     """It counts for no time that a payload waited for."""
-    async with cluster(limits=SLOW) as world:
 
-        async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            await proxy_quits(socket, namespace, pod)
-            killed = exited(137, at="2026-11-21T08:16:41Z")
-            await world.pod(pod, killed, ENDED, **fields(phase="Running", deleting=True))
+    async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+        await proxy_quits(socket, namespace, pod)
+        killed = exited(137, at="2026-11-21T08:16:41Z")
+        await world.pod(pod, killed, ENDED, **fields(phase="Running", deleting=True))
 
-        answering(world, "503 Service Unavailable")
-        world.api.on_exec = free
-        await hold(world)
-        await world.pod("works", RUNNING, RUNNING, deleting=True)
-        await until(lambda: world.controller.known, "they are known")
-        assert world.api.execs == []
-        await hold(world, deleting=True)
-        await world.ended("exited")
-        assert [pod for _, pod, *_ in world.api.execs] == ["job"]
-        await until(lambda: "ProxyQuit" in world.reasons(), "the Event")
-        [note] = [each["note"] for each in world.api.events if each["reason"] == "ProxyQuit"]
-        assert note.startswith(f"{LEFT}; ")
-        assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 0
+    answering(world, "503 Service Unavailable")
+    world.api.on_exec = free
+    await hold(world)
+    await world.pod("works", RUNNING, RUNNING, deleting=True)
+    await until(lambda: world.controller.known, "they are known")
+    assert world.api.execs == []
+    await hold(world, deleting=True)
+    await world.ended("exited")
+    assert [pod for _, pod, *_ in world.api.execs] == ["job"]
+    await until(lambda: "ProxyQuit" in world.reasons(), "the Event")
+    [note] = [each["note"] for each in world.api.events if each["reason"] == "ProxyQuit"]
+    assert note.startswith(f"{LEFT}; ")
+    assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 0
 
 
-async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun() -> None:
+@pytest.mark.options(limits=SLOW)
+async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun(world: World) -> None:
     """The kubelet reports no container before it has pulled the image of the last one."""
-    async with cluster(limits=SLOW) as world:
-        answering(world, "200 OK")
-        await hold(world, deleting=True)
-        await until(lambda: len(world.api.forwards) > 1, "it is asked again")
-        assert world.api.execs == []
-        answering(world, "503 Service Unavailable")
-        await until(lambda: world.api.execs, "the proxy is told to exit")
+    answering(world, "200 OK")
+    await hold(world, deleting=True)
+    await until(lambda: len(world.api.forwards) > 1, "it is asked again")
+    assert world.api.execs == []
+    answering(world, "503 Service Unavailable")
+    await until(lambda: world.api.execs, "the proxy is told to exit")
 
 
-async def test_a_dry_run_only_says_that_it_would_end_a_held_pod_that_is_deleted() -> None:
-    async with cluster(limits=SLOW, mode=QuitMode.DRY_RUN) as world:
-        await hold(world, deleting=True)
-        await until(lambda: world.reasons() == ["ProxyQuitDryRun"], "the Event")
-        assert world.told == []
-        assert [each.reason[: len(LEFT)] for each in world.troubled("would quit")] == [LEFT]
+@pytest.mark.options(limits=SLOW, mode=QuitMode.DRY_RUN)
+async def test_a_dry_run_only_says_that_it_would_end_a_held_pod_that_is_deleted(
+    world: World,
+) -> None:
+    await hold(world, deleting=True)
+    await until(lambda: world.reasons() == ["ProxyQuitDryRun"], "the Event")
+    assert world.told == []
+    assert [each.reason[: len(LEFT)] for each in world.troubled("would quit")] == [LEFT]
 
 
 # Pods whose proxy is dead while their payload may run: shown, told, deleted if it is wanted.
@@ -142,30 +155,32 @@ def gone(world: World) -> bool:
     return world.api.get("pods", "training", "job") is None
 
 
-async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed() -> None:
+@pytest.mark.options(limits=LOST_SOON)
+async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed(
+    world: World,
+) -> None:
     """istio#45627, scuttle#34."""
-    async with cluster(limits=LOST_SOON) as world:
-        await torn(world)
-        (lost,) = await until(lambda: world.troubled("lost"), "it is known")
-        assert lost.code == "IA0103"
-        assert lost.reason.startswith("istio-proxy exited 0")
-        assert world.count("istio_aux_lost_pods") == 1
-        assert world.api.events == []
-        (event,) = await until(lambda: world.api.events, "the Event is there")
-        assert (event["reason"], event["type"]) == ("ProxyLost", "Warning")
-        assert event["note"] == f"IA0103: {lost.reason}"
-        assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
-        assert not gone(world)
-        assert world.told == []
+    await torn(world)
+    (lost,) = await until(lambda: world.troubled("lost"), "it is known")
+    assert lost.code == "IA0103"
+    assert lost.reason.startswith("istio-proxy exited 0")
+    assert world.count("istio_aux_lost_pods") == 1
+    assert world.api.events == []
+    (event,) = await until(lambda: world.api.events, "the Event is there")
+    assert (event["reason"], event["type"]) == ("ProxyLost", "Warning")
+    assert event["note"] == f"IA0103: {lost.reason}"
+    assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
+    assert not gone(world)
+    assert world.told == []
 
 
-async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
+@pytest.mark.options(limits=LOST_SOON, policy=DELETE)
+async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen(world: World) -> None:
     """istio#15873: UID and resourceVersion are preconditions."""
-    async with cluster(limits=LOST_SOON, policy=DELETE) as world:
-        await torn(world)
-        meta = (world.api.get("pods", "training", "job") or {})["metadata"]
-        await until(lambda: len(world.api.events) == 2, "both Events are there")
-        assert gone(world)
+    await torn(world)
+    meta = (world.api.get("pods", "training", "job") or {})["metadata"]
+    await until(lambda: len(world.api.events) == 2, "both Events are there")
+    assert gone(world)
     wanted = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
     assert [each["preconditions"] for each in world.api.bodies_of("DELETE")] == [wanted]
     assert world.reasons() == ["ProxyLost", "DeadProxyPodDeleted"]
@@ -179,25 +194,27 @@ async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
         (504, "Timeout", "not known whether it was deleted: 504 Timeout: no"),
     ],
 )
+@pytest.mark.options(limits=LOST_SOON, policy=DELETE)
 async def test_a_deletion_that_failed_is_shown_and_tried_again(
-    code: int, reason: str, shown: str
+    world: World, code: int, reason: str, shown: str
 ) -> None:
     """After a server error it may have happened."""
-    async with cluster(limits=LOST_SOON, policy=DELETE) as world:
-        world.api.refuse(f"DELETE {POD}", code, reason, "no")
-        await torn(world)
-        failed = 'istio_aux_dead_proxies_total{action="delete-failed"}'
-        await until(lambda: world.count(failed) >= 2, "it is tried again")
-        (lost,) = world.troubled("lost")
-        assert lost.reason.endswith(f"; {shown}")
-        assert world.troubled("stuck") == []
-        world.api.faults.clear()
-        await until(lambda: gone(world), "it is deleted")
+    world.api.refuse(f"DELETE {POD}", code, reason, "no")
+    await torn(world)
+    failed = 'istio_aux_dead_proxies_total{action="delete-failed"}'
+    await until(lambda: world.count(failed) >= 2, "it is tried again")
+    (lost,) = world.troubled("lost")
+    assert lost.reason.endswith(f"; {shown}")
+    assert world.troubled("stuck") == []
+    world.api.faults.clear()
+    await until(lambda: gone(world), "it is deleted")
 
 
-async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says() -> None:
-    async with cluster(limits=LOST_SOON, policy=DELETE) as world:
-        came = world.api.refuse(f"DELETE {POD}", 429, "TooManyRequests", times=1, after=1)
-        await torn(world)
-        await until(lambda: gone(world), "it is deleted")
-        assert came[1] - came[0] >= 1
+@pytest.mark.options(limits=LOST_SOON, policy=DELETE)
+async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says(
+    world: World,
+) -> None:
+    came = world.api.refuse(f"DELETE {POD}", 429, "TooManyRequests", times=1, after=1)
+    await torn(world)
+    await until(lambda: gone(world), "it is deleted")
+    assert came[1] - came[0] >= 1

@@ -171,8 +171,7 @@ async def test_settings_are_read_again_right_before_an_eviction() -> None:
 
 
 async def test_without_its_settings_pods_are_only_reported() -> None:
-    bad = cni(AMBIENT_ENABLEMENT_SELECTOR="- podSelector: 1")
-    async with mesh(config=bad) as (world, api):
+    async with mesh(config=cni(AMBIENT_ENABLEMENT_SELECTOR="- podSelector: 1")) as (world, api):
         put(world, "out")
         why = "not known which pods istio-cni captures: ConfigMap istio-system/istio-cni-config: "
         await until(lambda: why in world.unmeshed.get("out", ""), "it is reported")

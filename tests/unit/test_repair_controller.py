@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from istio_aux.model.answers import Liveness
@@ -18,43 +20,48 @@ from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.rules.unmeshed import JOB, REPORT, STATEFUL
 
 
-async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() -> None:
+@pytest.fixture
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
+    return cluster(**options)
+
+
+@pytest.mark.options(policy=REPORT)
+async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none(world: World) -> None:
     """istio#15873: Event, metric and status, which shows the oldest first."""
-    async with cluster(policy=REPORT) as world:
-        await world.pod("web-a", created="2026-11-20T08:16:29Z")
-        await world.pod("web-b", owner=None, created="2026-11-19T08:16:29Z")
-        await world.pod("fine", SIDECAR)
-        await world.pod("out", labels={INJECT: "false"})
-        await world.known(4)
-        await world.found("web-a", "web-b")
-        assert world.count("istio_aux_unmeshed_pods") == 2
-        await until(lambda: len(world.events("NoSidecar")) == 2, "both owners are told")
-        await world.pod("web-a", phase="Pending", created="2026-11-20T08:16:29Z")
-        await world.pod("fine", SIDECAR, phase="Pending")
-        await world.pod("last", created="2026-11-21T08:16:29Z")
-        await until(lambda: len(world.events("NoSidecar")) == 3, "the last one's owner is told")
-        assert [name for name, _ in world.events("NoSidecar")] == ["web-a", "web-b", "last"]
-        (note, *_) = (note for _, note in world.events("NoSidecar"))
-        assert note.startswith("IA0105: the pod has no sidecar and should have one: namespace.side")
-        assert world.api.evictions == []
-        shown = [
-            (pod.name, pod.owner, pod.since and pod.since.day)
-            for pod in run_now(world.repair.unmeshed(2))
-        ]
-        assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
-        assert {pod.code for pod in run_now(world.repair.unmeshed(2))} == {"IA0105"}
+    await world.pod("web-a", created="2026-11-20T08:16:29Z")
+    await world.pod("web-b", owner=None, created="2026-11-19T08:16:29Z")
+    await world.pod("fine", SIDECAR)
+    await world.pod("out", labels={INJECT: "false"})
+    await world.known(4)
+    await world.found("web-a", "web-b")
+    assert world.count("istio_aux_unmeshed_pods") == 2
+    await until(lambda: len(world.events("NoSidecar")) == 2, "both owners are told")
+    await world.pod("web-a", phase="Pending", created="2026-11-20T08:16:29Z")
+    await world.pod("fine", SIDECAR, phase="Pending")
+    await world.pod("last", created="2026-11-21T08:16:29Z")
+    await until(lambda: len(world.events("NoSidecar")) == 3, "the last one's owner is told")
+    assert [name for name, _ in world.events("NoSidecar")] == ["web-a", "web-b", "last"]
+    (note, *_) = (note for _, note in world.events("NoSidecar"))
+    assert note.startswith("IA0105: the pod has no sidecar and should have one: namespace.side")
+    assert world.api.evictions == []
+    shown = [
+        (pod.name, pod.owner, pod.since and pod.since.day)
+        for pod in run_now(world.repair.unmeshed(2))
+    ]
+    assert shown == [("web-b", "", 19), ("web-a", "ReplicaSet/web", 20)]
+    assert {pod.code for pod in run_now(world.repair.unmeshed(2))} == {"IA0105"}
 
 
-async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more() -> None:
+@pytest.mark.options(policy=REPORT)
+async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more(world: World) -> None:
     """Else it would be the oldest one: nothing is known of it."""
-    async with cluster(policy=REPORT) as world:
-        await world.pod("web-a")
-        await world.pod("web-b")
-        await world.found("web-a", "web-b")
-        listing = oldest(world.repair.store.find(Sidecar.MISSING))
-        await world.pod("web-a", deleting=True)
-        await until(lambda: [*world.unmeshed] == ["web-b"], "it is being deleted")
-        assert [pod.name for pod in run_now(listing)] == ["web-b"]
+    await world.pod("web-a")
+    await world.pod("web-b")
+    await world.found("web-a", "web-b")
+    listing = oldest(world.repair.store.find(Sidecar.MISSING))
+    await world.pod("web-a", deleting=True)
+    await until(lambda: [*world.unmeshed] == ["web-b"], "it is being deleted")
+    assert [pod.name for pod in run_now(listing)] == ["web-b"]
 
 
 async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
@@ -71,17 +78,19 @@ async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader
         assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
 
 
-async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
+@pytest.mark.options(known=mesh(Liveness.NO_ENDPOINT))
+async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away(
+    world: World,
+) -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
-    async with cluster(known=mesh(Liveness.NO_ENDPOINT)) as world:
-        await world.pod("train", owner=JOB, restart="Never")
-        await world.pod("web", owner_uid="another")
-        await world.found("train", "web")
-        world.repair.store.set_injectors(mesh())
-        await until(lambda: world.api.evictions == ["web"], "it is live")
-        ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
-        assert pod == "train"
-        assert note.endswith("as `kubectl replace --force -f` does")
+    await world.pod("train", owner=JOB, restart="Never")
+    await world.pod("web", owner_uid="another")
+    await world.found("train", "web")
+    world.repair.store.set_injectors(mesh())
+    await until(lambda: world.api.evictions == ["web"], "it is live")
+    ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
+    assert pod == "train"
+    assert note.endswith("as `kubectl replace --force -f` does")
 
 
 async def rename(world: World, configuration: str) -> None:
@@ -94,45 +103,45 @@ def has_been_told(world: World, pod: str) -> bool:
     return pod in [name for name, _ in world.events("NoSidecar")]
 
 
-async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
+@pytest.mark.options(known=mesh(Liveness.NO_ENDPOINT))
+async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other(world: World) -> None:
     """Also after changes that do not matter for the decision."""
-    async with cluster(known=mesh(Liveness.NO_ENDPOINT)) as world:
-        for note in ("first", "second"):
-            await world.pod("web", annotations={"note": note})
-            await world.found("web")
-        body = dict(world.api.get("pods", "shop", "web") or {})
-        world.api.put("pods", {**body, "status": {**body["status"], "podIP": "10.0.0.1"}})
-        await world.pod("marker", SIDECAR)
-        await world.known(2)
-        version = (world.api.get("pods", "shop", "web") or {})["metadata"]["resourceVersion"]
-        world.repair.store.set_injectors(mesh())
-        await world.found()
-        assert world.api.bodies == [
-            {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"namespace": "shop", "name": "web"},
-                "deleteOptions": {"preconditions": {"uid": "old-web", "resourceVersion": version}},
-            }
-        ]
-        (told,) = await until(lambda: world.events("RestartedForSidecar"), "the owner is told")
-        assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[1]
-
-
-async def test_nothing_happens_before_the_injector_is_live() -> None:
-    """istio#43074: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
-    async with cluster(known=mesh(known=False)) as world:
-        await world.pod("web")
-        await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "it is seen")
-        assert world.unmeshed == {}
-        world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
+    for note in ("first", "second"):
+        await world.pod("web", annotations={"note": note})
         await world.found("web")
-        assert "not restarted: the injector is not live" in world.unmeshed["web"]
-        assert world.repair.store.count(Sidecar.UNKNOWN) == 0
-        assert world.api.evictions == []
-        world.repair.store.set_injectors(mesh())
-        await world.found()
-        assert world.api.evictions == ["web"]
+    body = dict(world.api.get("pods", "shop", "web") or {})
+    world.api.put("pods", {**body, "status": {**body["status"], "podIP": "10.0.0.1"}})
+    await world.pod("marker", SIDECAR)
+    await world.known(2)
+    version = (world.api.get("pods", "shop", "web") or {})["metadata"]["resourceVersion"]
+    world.repair.store.set_injectors(mesh())
+    await world.found()
+    assert world.api.bodies == [
+        {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": "shop", "name": "web"},
+            "deleteOptions": {"preconditions": {"uid": "old-web", "resourceVersion": version}},
+        }
+    ]
+    (told,) = await until(lambda: world.events("RestartedForSidecar"), "the owner is told")
+    assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[1]
+
+
+@pytest.mark.options(known=mesh(known=False))
+async def test_nothing_happens_before_the_injector_is_live(world: World) -> None:
+    """istio#43074: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
+    await world.pod("web")
+    await until(lambda: world.repair.store.count(Sidecar.UNKNOWN) == 1, "it is seen")
+    assert world.unmeshed == {}
+    world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
+    await world.found("web")
+    assert "not restarted: the injector is not live" in world.unmeshed["web"]
+    assert world.repair.store.count(Sidecar.UNKNOWN) == 0
+    assert world.api.evictions == []
+    world.repair.store.set_injectors(mesh())
+    await world.found()
+    assert world.api.evictions == ["web"]
 
 
 # Applications that ask for sidecars, and the file that names them.
@@ -153,43 +162,43 @@ def ask(world: World, text: str = "bank/web") -> None:
     world.repair.store.set_applications(parse(text)[0])
 
 
-async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar() -> None:
+async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
+    world: World,
+) -> None:
     """Our own admission is in force a moment later than this process leads."""
-    async with cluster() as world:
-        ask(world)
-        world.api.injects = False
-        await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
-        await world.pod("other", labels={NAME: "other"}, owner_uid="owner-2")
-        why = "a new pod would get no sidecar: it gives no sidecar to a pod that asks for one"
-        await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
-        # Of those that only Istio is asked about it is known that the injector is live.
-        await until(lambda: world.restarts("stopped") == 1, "the other one is tried")
-        assert world.api.evictions == ["other"]
-        world.api.injects = True
-        await until(lambda: said(world).meshed, "it is meshed")
-        assert world.api.evictions == ["other", "web-0"]
-        assert world.api.dry_runs
-        assert all(pod["metadata"]["labels"] == WEB for pod in world.api.dry_runs)
+    ask(world)
+    world.api.injects = False
+    await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
+    await world.pod("other", labels={NAME: "other"}, owner_uid="owner-2")
+    why = "a new pod would get no sidecar: it gives no sidecar to a pod that asks for one"
+    await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
+    # Of those that only Istio is asked about it is known that the injector is live.
+    await until(lambda: world.restarts("stopped") == 1, "the other one is tried")
+    assert world.api.evictions == ["other"]
+    world.api.injects = True
+    await until(lambda: said(world).meshed, "it is meshed")
+    assert world.api.evictions == ["other", "web-0"]
+    assert world.api.dry_runs
+    assert all(pod["metadata"]["labels"] == WEB for pod in world.api.dry_runs)
 
 
-async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
-    async with cluster(policy=REPORT) as world:
-        ask(world)
-        await until(lambda: said(world).meshed_reason == "it has no pod that runs", "nothing")
-        assert said(world).meshed is None
-        await world.pod("web-0", SIDECAR, namespace="bank", labels=WEB, phase="Pending")
-        await world.known(1)
-        assert said(world).meshed is None
-        await world.pod("web-0", SIDECAR, namespace="bank", labels=WEB)
-        await until(lambda: said(world).meshed, "it is meshed")
-        assert said(world).meshed_reason == "1 of 1 pods have a sidecar"
-        for number in range(1, 6):
-            await world.pod(f"web-{number}", namespace="bank", labels=WEB)
-        await world.pod("web-6", namespace="bank", labels=WEB, deleting=True)
-        await world.known(7)
-        assert said(world).meshed is False
-        reason = "without a sidecar: web-1, web-2, web-3 and 2 more"
-        assert said(world).meshed_reason == reason
+@pytest.mark.options(policy=REPORT)
+async def test_an_application_is_meshed_when_each_of_its_pods_is(world: World) -> None:
+    ask(world)
+    await until(lambda: said(world).meshed_reason == "it has no pod that runs", "nothing")
+    assert said(world).meshed is None
+    await world.pod("web-0", SIDECAR, namespace="bank", labels=WEB, phase="Pending")
+    await world.known(1)
+    assert said(world).meshed is None
+    await world.pod("web-0", SIDECAR, namespace="bank", labels=WEB)
+    await until(lambda: said(world).meshed, "it is meshed")
+    assert said(world).meshed_reason == "1 of 1 pods have a sidecar"
+    for number in range(1, 6):
+        await world.pod(f"web-{number}", namespace="bank", labels=WEB)
+    await world.pod("web-6", namespace="bank", labels=WEB, deleting=True)
+    await world.known(7)
+    assert said(world).meshed is False
+    assert said(world).meshed_reason == "without a sidecar: web-1, web-2, web-3 and 2 more"
 
 
 async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> None:
@@ -207,16 +216,18 @@ async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> Non
         await until(lambda: world.api.evictions == ["web-0"], "it is restarted")
 
 
-async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar() -> None:
-    async with cluster(known=mesh(known=False)) as world:
-        ask(world)
-        assert (said(world).live, said(world).revision) == (None, "")
-        world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
-        assert (said(world).live, said(world).live_reason) == (False, "so")
-        world.repair.store.set_injectors(mesh())
-        found = said(world)
-        assert (found.live, found.live_reason) == (True, "so")
-        assert (found.revision, found.root_namespace) == ("default", "istio-system")
+@pytest.mark.options(known=mesh(known=False))
+async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar(
+    world: World,
+) -> None:
+    ask(world)
+    assert (said(world).live, said(world).revision) == (None, "")
+    world.repair.store.set_injectors(mesh(Liveness.NO_ENDPOINT))
+    assert (said(world).live, said(world).live_reason) == (False, "so")
+    world.repair.store.set_injectors(mesh())
+    found = said(world)
+    assert (found.live, found.live_reason) == (True, "so")
+    assert (found.revision, found.root_namespace) == ("default", "istio-system")
 
 
 async def test_changes_of_the_file_are_reported(

@@ -29,21 +29,21 @@ from unit.rules.unmeshed import RESTART, STATEFUL, raw
 
 
 @pytest.fixture
-def world() -> AbstractAsyncContextManager[World]:
-    return cluster()
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
+    return cluster(**options)
 
 
-async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
-    async with cluster(leading=False) as world:
-        await world.pod("web")
-        await world.found("web")
-        assert world.count("istio_aux_unmeshed_pods") == 0
-        assert (world.api.evictions, world.api.events) == ([], [])
-        world.repair.lead(True)
-        await world.found()
-        world.repair.lead(True)  # Once more changes nothing.
-        await world.pod("next", owner_uid="owner-2")
-        await until(lambda: world.api.evictions == ["web", "next"], "it leads")
+@pytest.mark.options(leading=False)
+async def test_a_follower_knows_all_pods_and_evicts_none(world: World) -> None:
+    await world.pod("web")
+    await world.found("web")
+    assert world.count("istio_aux_unmeshed_pods") == 0
+    assert (world.api.evictions, world.api.events) == ([], [])
+    world.repair.lead(True)
+    await world.found()
+    world.repair.lead(True)  # Once more changes nothing.
+    await world.pod("next", owner_uid="owner-2")
+    await until(lambda: world.api.evictions == ["web", "next"], "it leads")
 
 
 async def test_nothing_happens_before_all_pods_are_known() -> None:
@@ -181,16 +181,14 @@ async def evict_without_replacement(world: World) -> None:
 
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
-SEVERAL = "This pod has more than one PodDisruptionBudget"
-ENDING = "because it is being terminated"
 
 
 @pytest.mark.parametrize(
     ("code", "reason", "message"),
     [
         (429, "TooManyRequests", BUDGET),
-        (500, "", SEVERAL),
-        (403, "Forbidden", ENDING),
+        (500, "", "This pod has more than one PodDisruptionBudget"),
+        (403, "Forbidden", "because it is being terminated"),
     ],
 )
 async def test_a_refused_eviction_is_shown_and_tried_again(
@@ -249,52 +247,51 @@ def cut(request: web.Request) -> web.Response:
         (0, "", "the connection ends"),
     ],
 )
+@pytest.mark.options(limits=replace(LIMITS, unconfirmed=20))
 async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
-    code: int, reason: str, message: str
+    world: World, code: int, reason: str, message: str
 ) -> None:
     """The next pod waits until the first one's replacement is Ready."""
-    async with cluster(limits=replace(LIMITS, unconfirmed=20)) as world:
 
-        async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
-            if not request.path.endswith("/first/eviction"):
-                return None
-            world.api.remove("pods", "shop", "first")
-            return refusal(code, reason, message) if code else cut(request)
+    async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
+        if not request.path.endswith("/first/eviction"):
+            return None
+        world.api.remove("pods", "shop", "first")
+        return refusal(code, reason, message) if code else cut(request)
 
-        world.api.faults.append(evict_and_fail)
-        await world.pod("first")
-        await world.pod("second")
-        await until(lambda: world.api.get("pods", "shop", "first") is None, "the first goes")
-        await world.pod("marker", owner_uid="owner-2")
-        await until(lambda: "marker" in world.api.evictions, "other controllers go on")
-        assert world.api.evictions == ["marker"]
-        assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
-        await world.pod("replacement", SIDECAR)
-        await until(lambda: world.api.evictions == ["marker", "second"], "the second is next")
+    world.api.faults.append(evict_and_fail)
+    await world.pod("first")
+    await world.pod("second")
+    await until(lambda: world.api.get("pods", "shop", "first") is None, "the first goes")
+    await world.pod("marker", owner_uid="owner-2")
+    await until(lambda: "marker" in world.api.evictions, "other controllers go on")
+    assert world.api.evictions == ["marker"]
+    assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
+    await world.pod("replacement", SIDECAR)
+    await until(lambda: world.api.evictions == ["marker", "second"], "the second is next")
 
 
-async def test_a_controller_that_is_gone_is_forgotten() -> None:
+@pytest.mark.options(limits=replace(LIMITS, patience=0.1, unconfirmed=0.05))
+async def test_a_controller_that_is_gone_is_forgotten(world: World) -> None:
     """A Deployment's new revision, for example: its old ReplicaSet has no pods any more."""
-    limits = replace(LIMITS, patience=0.1, unconfirmed=0.05)
-    async with cluster(limits=limits) as world:
-        world.api.replaces = False
-        await world.pod("web")
-        await until(lambda: len(world.repair.store.pods) == 0 and world.api.evictions, "it is gone")
-        repair = world.repair
-        await until(
-            lambda: not (repair.store.owners or repair._active), "its controller is forgotten"
-        )
+    world.api.replaces = False
+    await world.pod("web")
+    await until(lambda: len(world.repair.store.pods) == 0 and world.api.evictions, "it is gone")
+    repair = world.repair
+    await until(lambda: not (repair.store.owners or repair._active), "its controller is forgotten")
 
 
-async def test_an_unhandled_exception_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async with cluster(policy=RepairPolicy()) as world:
-        await world.pod("web")
-        await world.found("web")
-        await world.relabel("shop", cast("dict[str, str]", "no labels"))
-        await until(lambda: world.count("istio_aux_internal_errors_total"), "it is counted")
-        assert "Traceback" in caplog.text
-        await world.relabel("shop", {})
-        await world.found()
+@pytest.mark.options(policy=RepairPolicy())
+async def test_an_unhandled_exception_stops_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.pod("web")
+    await world.found("web")
+    await world.relabel("shop", cast("dict[str, str]", "no labels"))
+    await until(lambda: world.count("istio_aux_internal_errors_total"), "it is counted")
+    assert "Traceback" in caplog.text
+    await world.relabel("shop", {})
+    await world.found()
 
 
 # The pods of a controller, right before one of them is restarted, beside those that are stored.

@@ -91,8 +91,7 @@ class World:
                 self.apply(self.pod(choose(SPACES), self.random.randrange(6)))
 
     def apply(self, pod: Pod) -> None:
-        uid = pod.metadata.uid
-        self.pods[uid] = pod
+        self.pods[pod.metadata.uid] = pod
         self.repair.store.apply(pod)
 
     def pod(self, namespace: str, number: int) -> Pod:
@@ -117,12 +116,11 @@ class World:
         details = {name: value for name, value in known.items() if name != "owner"}
         owner, owner_uid = known["owner"]
         # A pod keeps its spec (k8s@1.36 validation.go ValidatePodUpdate).
-        spec = {"hostNetwork": number == 5}
         return pods.convert(
             raw(
                 SIDECAR if number % 3 == 0 else BARE, name=f"web-{number}", namespace=namespace,
                 uid=f"{namespace}-{number}", version=str(self.version),
-                owner=owner, owner_uid=owner_uid, spec=spec, **details,
+                owner=owner, owner_uid=owner_uid, spec={"hostNetwork": number == 5}, **details,
             )
         )  # fmt: skip
 

@@ -101,15 +101,11 @@ def recalls_nothing(*_: object, **__: object) -> None:
     """What the Lease says is lost."""
 
 
-REPEATED = "restart that did not help is repeated"
-
-
 def test_a_death_finds_what_a_new_leader_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("istio_aux.repair.controller.RepairController.recall", recalls_nothing)
 
     found = broken_by(deaths.deaths("at", renewals=False))
-
-    assert REPEATED in " ".join(found.values())
+    assert "restart that did not help is repeated" in " ".join(found.values())
 
 
 @pytest.mark.parametrize("name", breaks.BREAKS)

@@ -179,8 +179,7 @@ async def test_a_probe_of_the_injector_is_no_line_of_the_log_and_is_not_warned(
     path, probe = tmp_path / "log", json.loads(Question("training", {}).body(native=True))
     with logging_to(path.open("wb")):
         async with serving() as hook:
-            body = json.dumps(reviewed(object=probe, dryRun=True)).encode()
-            answer = await hook.ask(post(body))
+            answer = await hook.ask(post(json.dumps(reviewed(object=probe, dryRun=True)).encode()))
 
     assert answer.response["allowed"]
     assert "warnings" not in answer.response

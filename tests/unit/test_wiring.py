@@ -153,8 +153,7 @@ async def test_the_first_500_selected_namespaces_are_named_and_all_are_counted(
 ) -> None:
     wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
     for number in range(501):
-        named = Metadata(name=f"team-{number:03}")
-        wired._mesh_watch.namespaces.apply(Namespace(metadata=named))
+        wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=f"team-{number:03}")))
     status = run_now(wired.status())
     assert (status.selected_namespaces[-1], status.selected_total) == ("team-499", 501)
 
@@ -169,8 +168,7 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
         wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
 
     def left(namespace: str, **labels: str) -> str:
-        metadata = Metadata(namespace=namespace, labels=labels)
-        return wired.webhook._excluded(Pod(metadata=metadata))
+        return wired.webhook._excluded(Pod(metadata=Metadata(namespace=namespace, labels=labels)))
 
     assert left("alone") == "", "the injectors are not known yet"
     wired._injectors.control_planes = mesh()
@@ -198,8 +196,7 @@ async def test_a_new_pod_starts_by_what_its_namespace_allows() -> None:
         assert wired._start_of(Pod(metadata=Metadata(namespace="team"))).limits is None
     async with ApiServer() as api, at_work(api) as wired:
         about = {"namespace": "team", "name": "small", "uid": "1"}
-        status = {"hard": {"limits.cpu": "1"}}
-        api.put("resourcequotas", {"metadata": about, "status": status})
+        api.put("resourcequotas", {"metadata": about, "status": {"hard": {"limits.cpu": "1"}}})
 
         def limits(namespace: str) -> list[str] | None:
             found = wired._start_of(Pod(metadata=Metadata(namespace=namespace))).limits
@@ -244,8 +241,7 @@ async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
 
 async def test_the_namespaces_that_an_ambient_mesh_has_alone_are_counted(api: ApiServer) -> None:
     """Where Istio injects, injection wins; while that is not known, it may."""
-    settings = replace(DEFAULTS, namespace_selectors=parse_namespaces(""))
-    wired = Wiring(settings, api.access())
+    wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
     for name, given in {"a": AMBIENT, "b": AMBIENT, "c": AMBIENT | ENABLED, "d": {}}.items():
         wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
     assert run_now(wired.status()).ambient_total == 0
@@ -273,8 +269,7 @@ async def test_whoever_writes_asks_the_lease_first(
     injectors, replaced = {"istio": Since("live", now)}, {"shop/b": Replaced("web-0", "u-1")}
     wired._recall(Checkpoint({"shop/a": now}, injectors, replaced).text(), False)
     wired._recall("no checkpoint", False)
-    stored = read_checkpoint(wired._checkpoint())
-    assert stored == Checkpoint({"shop/a": now}, injectors, replaced)
+    assert read_checkpoint(wired._checkpoint()) == Checkpoint({"shop/a": now}, injectors, replaced)
     alone = Wiring(replace(settings, lease=None), api.access())
     assert alone._leadership.leads()
     await alone._leadership.save()
@@ -334,7 +329,6 @@ async def test_an_endless_task_survives_unhandled_exceptions() -> None:
 
 
 FEW, MANY = 500, 2_000
-_pod = msgspec.json.Decoder(Pod)
 
 
 @asynccontextmanager
@@ -350,7 +344,7 @@ async def wired(number: int) -> AsyncGenerator[Wiring]:
             for index in range(number):
                 name = f"{kind}-{index}"
                 body["metadata"] |= {"name": name, "namespace": "team", "uid": name}
-                pod = _pod.decode(json.dumps(body))
+                pod = msgspec.json.decode(json.dumps(body), type=Pod)
                 made._quit.apply(pod)
                 made._repair.store.apply(pod)
         made._repair.store.set_injectors(mesh())

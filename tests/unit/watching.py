@@ -58,8 +58,7 @@ async def watching(api: ApiServer, **options: Any) -> AsyncGenerator[tuple[Seen,
     """Watch pods in the background, without the long waits of real life."""
     seen, options = Seen(), {"backoff": Backoff(0.02, 0.1), **options}
     async with Client(api.access()) as client:
-        restarted = seen.restarts.append
-        watch = Watch(client, "/api/v1/pods", Pod, seen, restarted=restarted, **options)
+        watch = Watch(client, "/api/v1/pods", Pod, seen, restarted=seen.restarts.append, **options)
         async with background(watch.run()):
             yield seen, watch
 
