@@ -54,8 +54,7 @@ _NESTED = re.compile(rb'"nested (\d+) levels deep"')
 
 def managed(levels: int) -> list[Object]:
     """``metadata.managedFields`` nested so deeply, which json cannot encode, but `text` can."""
-    fields = f"nested {levels} levels deep"
-    return [{"manager": "tenant", "operation": "Apply", "fieldsV1": fields}]
+    return [{"manager": "tenant", "operation": "Apply", "fieldsV1": f"nested {levels} levels deep"}]
 
 
 def text(body: Object) -> bytes:
@@ -335,8 +334,7 @@ class ApiServer(Store):
                 return await act(request, self.checked(to, {}))
             found = self.answer(request.method, request.path, request.query, body)
         except ApiError as error:
-            message = str(error).partition(": ")[2]
-            return refusal(error.code, error.reason, message)
+            return refusal(error.code, error.reason, str(error).partition(": ")[2])
         code = 201 if request.method == "POST" else 200
         return web.Response(body=found, status=code, content_type="application/json")
 

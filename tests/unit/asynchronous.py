@@ -51,8 +51,7 @@ class Late:
         self.seconds, self._wall = 0.0, wall
 
     def __call__(self) -> Moment:
-        now = asyncio.get_running_loop().time() + self.seconds
-        return Moment(now, time.time() + self._wall)
+        return Moment(asyncio.get_running_loop().time() + self.seconds, time.time() + self._wall)
 
 
 async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T:

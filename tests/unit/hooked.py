@@ -213,15 +213,13 @@ class Hook:
     async def server_side(self, **state: object) -> Connection:
         """Its only connection, once that has these attributes."""
 
-        def found() -> Connection | None:
-            return next(
-                (one for one in self.listener.connections
-                 if all(getattr(one, name) == value for name, value in state.items())), None
-            )  # fmt: skip
+        def found() -> list[Connection]:
+            return [
+                one for one in self.listener.connections
+                if all(getattr(one, name) == value for name, value in state.items())
+            ]  # fmt: skip
 
-        connection = await until(found, f"its connection has {state}")
-        assert connection
-        return connection
+        return (await until(found, f"its connection has {state}"))[0]
 
 
 def raw(hook: Hook) -> socket.socket:

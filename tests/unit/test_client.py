@@ -427,8 +427,9 @@ def test_a_program_that_cannot_be_run_as_it_should_is_refused(
 
 
 def kuberc(**given: object) -> str:
-    about = {"apiVersion": "kubectl.config.k8s.io/v1beta1", "kind": "Preference"}
-    return json.dumps(about | given)
+    return json.dumps(
+        {"apiVersion": "kubectl.config.k8s.io/v1beta1", "kind": "Preference", **given}
+    )
 
 
 ALLOWLIST = "credentialPluginAllowlist"

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from itertools import pairwise
 from typing import TypeVar
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as some
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import NoConnectionError
 from istio_aux.kube.exec import (
     BYTES,
     FRAMES,
@@ -161,15 +157,6 @@ async def test_a_refused_handshake_says_what_the_api_server_said(
     assert result == AttemptResult(False, False, f"no exit code: 403 Forbidden: {why}")
 
 
-async def test_an_api_server_that_is_not_there_has_heard_nothing(api: ApiServer) -> None:
-    access = api.access()
-    await api.stop()
-    async with Client(access) as client:
-        with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
-            await execute(client, POD, ["true"], 5)
-    await api.start()
-
-
 # An HTTP request through a forwarded port.
 
 DATA, ERROR = b"\x00", b"\x01"
@@ -229,14 +216,6 @@ def test_an_answer_that_is_no_http_is_no_status() -> None:
     result = forwarded(*OPENED, DATA + b"SSH-2.0\r\n\r\n" + b"x" * OUTPUT)
     assert not result.well
     assert result.text.startswith("no answer: the answer is no HTTP: 'SSH-2.0")
-
-
-@given(some.lists(some.integers(0, len(OK) + 2), max_size=6))
-def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
-    whole = OPENED[0][1:] + OK
-    edges = [0, *sorted(cuts), len(whole)]
-    parts = [DATA + whole[a:b] for a, b in pairwise(edges)]
-    assert forwarded(*parts, OPENED[1]) == said("HTTP 200: OK")
 
 
 async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> AttemptResult:

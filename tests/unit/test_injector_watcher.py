@@ -104,16 +104,11 @@ async def test_a_change_of_endpoints_or_of_a_configuration_is_asked_about_at_onc
         assert set(states) == {Liveness.LIVE}
 
 
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First answers have all the time that they need on a busy machine."""
-    monkeypatch.setattr("istio_aux.injector.watcher.SETTLE", 60.0)
-
-
-@pytest.mark.usefixtures("patience")
 async def test_what_happens_is_logged_counted_and_shown_once(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # First answers have all the time that they need on a busy machine.
+    monkeypatch.setattr("istio_aux.injector.watcher.SETTLE", 60.0)
     caplog.set_level(logging.INFO, "istio_aux.injector")
     telemetry = Telemetry()
     async with (

@@ -29,9 +29,14 @@ class Finished:
     node: str
 
 
-def in_virtual_time(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(work())
+def in_virtual_time(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """The work, which has a loop of its own."""
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(work())
+
+    return run
 
 
 def waits(pods: Sequence[Finished], hang: frozenset[str]) -> dict[Finished, float]:
@@ -54,7 +59,7 @@ def waits(pods: Sequence[Finished], hang: frozenset[str]) -> dict[Finished, floa
         tasks = [(pod, asyncio.create_task(attempt(pod))) for pod in pods]
         await asyncio.gather(*(task for pod, task in tasks if pod in found))
 
-    in_virtual_time(play)
+    in_virtual_time(play)()
     return found
 
 
@@ -88,61 +93,54 @@ def test_a_pod_that_answers_is_attempted_in_the_promised_time_whatever_hangs(
     assert max(waits([*others, *answer], frozenset(BAD + HUNG)).values()) <= PROMISED
 
 
-def test_those_that_stop_waiting_leave_nothing() -> None:
+@in_virtual_time
+async def test_those_that_stop_waiting_leave_nothing() -> None:
     """Whether they are stopped before or after it is their turn."""
+    slots = Slots(1, LIMITS.slot)
 
-    async def play() -> None:
-        slots = Slots(1, LIMITS.slot)
+    async def attempt() -> None:
+        async with slots.take("team", "node"):
+            await asyncio.sleep(10)
 
-        async def attempt() -> None:
-            async with slots.take("team", "node"):
-                await asyncio.sleep(10)
-
-        tasks = [asyncio.create_task(attempt()) for _ in range(4)]
-        await asyncio.sleep(1)
-        tasks[2].cancel()  # It waits.
-        tasks[0].cancel()  # Its slot goes to the next one ...
-        await asyncio.sleep(0)
-        tasks[1].cancel()  # ... which is stopped before it knows.
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(result) for result in results[:3]] == [asyncio.CancelledError] * 3
-        assert results[3] is None
-        assert vars(slots) == vars(Slots(1, LIMITS.slot))
-
-    in_virtual_time(play)
+    tasks = [asyncio.create_task(attempt()) for _ in range(4)]
+    await asyncio.sleep(1)
+    tasks[2].cancel()  # It waits.
+    tasks[0].cancel()  # Its slot goes to the next one ...
+    await asyncio.sleep(0)
+    tasks[1].cancel()  # ... which is stopped before it knows.
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results[:3]] == [asyncio.CancelledError] * 3
+    assert results[3] is None
+    assert vars(slots) == vars(Slots(1, LIMITS.slot))
 
 
-def test_what_namespaces_have_used_is_bounded_while_one_of_them_hangs() -> None:
-    async def play() -> None:
-        slots = Slots(50, LIMITS.slot)
-        async with slots.take("hung", "node"):
-            for number in range(3 * REMEMBERED):
-                async with slots.take(f"team-{number}", "node"):
-                    pass
-            assert len(slots._used) <= REMEMBERED
-
-    in_virtual_time(play)
+@in_virtual_time
+async def test_what_namespaces_have_used_is_bounded_while_one_of_them_hangs() -> None:
+    slots = Slots(50, LIMITS.slot)
+    async with slots.take("hung", "node"):
+        for number in range(3 * REMEMBERED):
+            async with slots.take(f"team-{number}", "node"):
+                pass
+        assert len(slots._used) <= REMEMBERED
 
 
-def test_a_node_has_half_of_the_slots_and_a_namespace_a_quarter() -> None:
-    async def play() -> None:
-        slots, held = Slots(24, LIMITS.slot), list[tuple[str, str]]()
+@in_virtual_time
+async def test_a_node_has_half_of_the_slots_and_a_namespace_a_quarter() -> None:
+    slots, held = Slots(24, LIMITS.slot), list[tuple[str, str]]()
 
-        async def attempt(namespace: str, node: str) -> None:
-            async with slots.take(namespace, node):
-                held.append((namespace, node))
-                await asyncio.sleep(100)
+    async def attempt(namespace: str, node: str) -> None:
+        async with slots.take(namespace, node):
+            held.append((namespace, node))
+            await asyncio.sleep(100)
 
-        pods = [(f"n-{index % 3}", "node") for index in range(60)] + [("n-0", "other")] * 10
-        pods += [("n-9", "")] * 10
-        tasks = [asyncio.create_task(attempt(*pod)) for pod in pods]
-        await asyncio.sleep(1)
-        assert sum(node == "node" for _, node in held) == 12
-        assert [sum(space == f"n-{index}" for space, _ in held) for index in (0, 1, 2, 9)] == [
-            6, 4, 4, 6,
-        ]  # fmt: skip
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    in_virtual_time(play)
+    pods = [(f"n-{index % 3}", "node") for index in range(60)] + [("n-0", "other")] * 10
+    pods += [("n-9", "")] * 10
+    tasks = [asyncio.create_task(attempt(*pod)) for pod in pods]
+    await asyncio.sleep(1)
+    assert sum(node == "node" for _, node in held) == 12
+    assert [sum(space == f"n-{index}" for space, _ in held) for index in (0, 1, 2, 9)] == [
+        6, 4, 4, 6,
+    ]  # fmt: skip
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

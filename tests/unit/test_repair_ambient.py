@@ -110,17 +110,6 @@ async def test_a_pod_that_refuses_a_sidecar_is_found_when_its_namespace_becomes_
         await world.found("out")
 
 
-async def test_a_pod_that_is_captured_is_never_replaced_whatever_its_network() -> None:
-    """The node was booted, and the agent came later: it writes the rules again (istio 1.29)."""
-    async with mesh("ztunnel") as (world, api):
-        put(world, "booted", "enabled", renewed=True)
-        await world.known(3)
-        api.agents("istio-cni", "ztunnel")
-        put(world, "out")
-        await until(lambda: world.restarts("evicted") == 1, "the one that is outside is replaced")
-        assert api.evictions == ["out"]
-
-
 async def test_a_pod_is_replaced_while_cni_and_ztunnel_of_its_node_are_ready() -> None:
     async with mesh("istio-cni") as (world, api):
         put(world, "out")
@@ -176,15 +165,6 @@ async def test_without_its_settings_pods_are_only_reported() -> None:
         why = "not known which pods istio-cni captures: ConfigMap istio-system/istio-cni-config: "
         await until(lambda: why in world.unmeshed.get("out", ""), "it is reported")
         assert api.evictions == []
-
-
-async def test_a_namespace_that_the_cni_excludes_is_left_alone() -> None:
-    async with mesh(config=cni(EXCLUDE_NAMESPACES="kube-system,shop")) as (world, api):
-        put(world, "out")
-        await world.known(3)
-        await until(lambda: world.repair.finished, "all is decided")
-        assert (world.unmeshed, api.evictions) == ({}, [])
-        assert world.repair.store.count(Sidecar.UNKNOWN) == 0
 
 
 async def test_pods_of_tenants_are_no_agents() -> None:

@@ -20,20 +20,16 @@ from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.documents import run_now
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
-from istio_aux.model.selectors import NamespaceSelectors, Selector, parse_namespaces
+from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.recorder import RepairRecorder
-from istio_aux.repair.rollout import Sidecar, replica
-from istio_aux.repair.rules import Around, as_admitted, decide
-from istio_aux.repair.store import PodStore
+from istio_aux.repair.rollout import Sidecar
 from istio_aux.telemetry import Telemetry
-from lab.nightly import NIGHTLY
 from oracle.pods import pod as oracles
 from unit.leading import Led
 from unit.repairing import BARE, SIDECAR, mesh
-from unit.rules.mesh import ENABLED, INJECT
+from unit.rules.mesh import INJECT
 from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, raw
 
 SPACES = ("shop", "bank")
@@ -157,9 +153,11 @@ def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) ->
     newcomer.store.set_applications(parse(world.file)[0])
     newcomer.store.set_injectors(world.mesh)
     assert known(world.repair) == known(newcomer)
+    whole = {key_of(pod): Candidate.of(pod) for pod in world.pods.values()}
+    for key, stored in world.repair.store.pods.items():
+        assert stored.candidate in (None, whole[key])
 
 
-PODS = 20_000 if NIGHTLY else 500
 TORCH = [(f"kubeflow.org/{version}", "PyTorchJob") for version in ("v1", "v2")]
 OWNERS = (JOB, REPLICAS, STATEFUL, ("example.com/v1", "Other"), *TORCH)
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
@@ -197,36 +195,3 @@ def generated(number: int) -> Pod:
         },
     }  # fmt: skip
     return pods.convert(document)
-
-
-def test_a_decision_on_what_is_kept_of_a_pod_is_that_on_the_whole_pod() -> None:
-    """Nothing else of a pod is read: rules and rollout take a candidate."""
-    web, reasons = parse_selector("app.kubernetes.io/name=web"), set[str]()
-    recorder = RepairRecorder(Telemetry(), Events(CLIENT, "host"))
-    options = PodOptions(namespaces=parse_namespaces("!no"), inject=web)
-    spaces = {"shop": ENABLED, "team": {DATAPLANE: "ambient"}}
-    store = PodStore(
-        spaces, RESTART, recorder, asyncio.Event(), options, clock=lambda: Moment(0, 0)
-    )
-    store.control_planes = mesh()
-    for number in range(PODS):
-        pod = generated(number)
-        store.apply(pod)
-        stored = store.pods[key_of(pod)]
-        candidate = Candidate.of(pod)
-        labels = store.namespaces.get(pod.metadata.namespace)
-        new, expectation = as_admitted(candidate, labels, options, store.applications, store.expect)
-        agent = store.cni.known.on(candidate.node)
-        action = decide(new, Around(expectation, live=True, agent=agent), RESTART)
-        reasons.add(action.reason)
-        assert (stored.action, stored.sidecar) == (action, replica(candidate, action).sidecar)
-        assert stored.candidate in (None, candidate), pod
-    told = " ".join(sorted(reasons))
-    for each in (
-        "kubectl replace --force",
-        "not known to make",
-        "phase Unknown",
-        "the pod is in the ambient mesh",
-        "not captured yet",
-    ):
-        assert each in told

@@ -286,6 +286,5 @@ def test_the_table_has_a_row_for_each_world() -> None:
 
 def test_batches_have_the_option_and_the_outages_in_turn() -> None:
     """Three batches in each of the four worlds: all of them are played."""
-    played = {grammar.moment(7, world, batch) for world in WORLDS for batch in range(3)}
-    assert played == {*MOMENTS}
+    assert {grammar.moment(7, world, batch) for world in WORLDS for batch in range(3)} == {*MOMENTS}
     assert Moment(istiod=100).values["istiod is away"] == "100 s"

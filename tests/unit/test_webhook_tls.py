@@ -58,13 +58,12 @@ async def test_with_tls_1_2_only_suites_with_forward_secrecy_and_authentication_
     """A client that offers CBC alone is refused (RFC 9325, 4.2); Go's has both."""
     hook.trust.maximum_version = ssl.TLSVersion.TLSv1_2
     async with hook.client() as client:
-        chosen = client.tls.cipher()
+        chosen, *_ = client.tls.cipher() or ("",)
     hook.trust.set_ciphers("ECDHE+AES:DHE+AES:!AESGCM:!AESCCM")
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await hook.ask(post(review()))
     await until(lambda: hook.ended("handshake"), "it is gone")
-    assert chosen
-    assert re.match(r"ECDHE-.*(GCM|CHACHA20)", chosen[0]), chosen
+    assert re.match(r"ECDHE-.*(GCM|CHACHA20)", chosen), chosen
 
 
 # The pair of files.
