@@ -50,20 +50,6 @@ def test_one_that_has_made_progress_is_closed_later(connections: Connections[Pee
     assert closed(connections) == [second]
 
 
-def test_answered_connections_and_others_take_no_room_from_each_other(
-    connections: Connections[Peer],
-) -> None:
-    answered = accept(connections, *"aaaa")
-    for peer in answered:
-        connections.answer(peer)
-
-    others = accept(connections, *"bcde")
-    assert closed(connections) == []
-
-    accept(connections, *"fghi")
-    assert closed(connections) == others
-
-
 def test_of_answered_connections_the_one_that_was_answered_first_is_closed(
     connections: Connections[Peer],
 ) -> None:

@@ -115,16 +115,6 @@ def test_the_idle_timeout_is_longer_than_the_api_servers() -> None:
     assert ServingLimits().idle > 90
 
 
-async def test_without_idle_connections_the_oldest_request_is_closed() -> None:
-    async with serving(connections=1) as hook, hook.client() as client:
-        await client.send(BEGUN)
-        await hook.server_side(waits_for="request")
-        assert (await hook.ask(post(review()))).status == 200
-        assert (await client.answer()).status == 503
-        assert await client.closed()
-        assert hook.ended("limit") == hook.reviews("busy") == 1
-
-
 @pytest.mark.parametrize(("limit", "descriptors"), [(2, resource.RLIM_INFINITY), (99, 8)])
 async def test_over_the_limit_the_oldest_silent_connection_is_closed(
     limit: int, descriptors: int, monkeypatch: pytest.MonkeyPatch
