@@ -168,16 +168,22 @@ class ApiServer(Store):
         self._stack = AsyncExitStack()
         self._port = 0
         self._clients: Path | None = None
+        self._entered = 0
 
     async def __aenter__(self) -> Self:
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self._pair = certificate(self._folder)
-        await self.start()
+        """Listen; who enters it while it listens changes nothing."""
+        self._entered += 1
+        if self._entered == 1:
+            self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+            self._pair = certificate(self._folder)
+            await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-        await self._stack.aclose()
+        self._entered -= 1
+        if not self._entered:
+            await self.stop()
+            await self._stack.aclose()
 
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""

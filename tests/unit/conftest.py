@@ -100,8 +100,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     async def bounded() -> None:
         async with asyncio.timeout(200), AsyncExitStack() as stack:
-            for name in filter(arguments.get, ENTERED):
-                arguments[name] = await stack.enter_async_context(arguments[name])
+            for name in ENTERED:
+                if isinstance(made := arguments.get(name), AbstractAsyncContextManager):
+                    arguments[name] = await stack.enter_async_context(made)
             await test(**arguments)
 
     asyncio.run(bounded())

@@ -161,7 +161,7 @@ NO_NAMESPACE = "0 namespaces selected: no namespace has the labels "
 
 
 REFRESH = "juju refresh istio-aux --resource istio-aux-image=IMAGE"
-ANOTHERS = {"start-mode": "turbo", "race": "wait", "quit": "later", "speed": 3}
+OF_ANOTHER = {"start-mode": "turbo", "race": "wait", "quit": "later", "speed": 3}
 
 
 def differ(revision: str) -> str:
@@ -245,7 +245,7 @@ def says(sentence: str, answer: dict[str, Any], said: str, **options: str) -> An
         ),
         says(
             "nothing of what such an image says, and we do not know",
-            {"revision": "1a2b3c4d", "more": ANOTHERS}, f"{differ('1a2b3c4d')}; {WELL}",
+            {"revision": "1a2b3c4d", "more": OF_ANOTHER}, f"{differ('1a2b3c4d')}; {WELL}",
         ),
         says(
             "the version of an image without a revision",
