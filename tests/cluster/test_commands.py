@@ -220,7 +220,7 @@ def test_explain_goes_by_the_settings_of_the_installation(
     assert found["change"].startswith(f"kubectl label namespace {audited.namespace} ")
     assert found["reason"].startswith("the program finished ")
     checked = ask(cluster.kubeconfig, "check").stdout
-    assert f"{audited.namespace} is injected and not selected, and has " in checked
+    assert f"{audited.namespace} is injected and not selected; Job-like pods" in checked
 
 
 def test_check_notices_that_the_api_server_does_not_reach_the_webhook(installed: Workload):
