@@ -70,7 +70,7 @@ class Charm:
         self._numbers = itertools.count(1)
         for name in ("containers", "root-charm", "hooks", "tools", "serviceaccount"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        hooks.install(folder / "tools", self._python)
+        hooks.install(folder / "tools")
         interpreters.link(self._python, folder / "python")
 
     def place(self, charm: Path, network: Path) -> None:
@@ -99,7 +99,7 @@ class Charm:
                 **environment,
                 **_environment(unit, model, event),
                 "PATH": os.pathsep.join(
-                    [f"{self._folder}/tools/bin", f"{self._folder}/python", root.PATH]
+                    [f"{self._folder}/tools", f"{self._folder}/python", root.PATH]
                 ),
                 "JUJU_CONTEXT_ID": str(hook),
                 "JUJU_CHARM_DIR": f"{home}/charm",

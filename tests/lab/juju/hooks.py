@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from . import hooktools
 
-PROGRAM = Path(__file__).with_name("hooktools.py")
-# What these are given is not in their arguments, but in files that only the hook sees.
-_BY_THEMSELVES = ("relation-set", "secret-add", "secret-set")
-_WRAPPER = """\
-#!/bin/sh
-exec {python} -I -S -c '
-import sys
-sys.path.insert(0, "{library}")
-from hooktools import main
-sys.exit(main(sys.argv[1], sys.argv[2:]))
-' "${{0##*/}}" "$@"
-"""
-# A hook runs one tool at a time.
+# A hook runs one tool at a time. What is not in the arguments is put where the agent sees it, too.
 _ASK = """\
 #!/bin/sh
+for each; do
+    case ${0##*/}:$each in
+        relation-set:-) cat >"$JUJU_CONTEXT_ID/given" ;;
+        *"#file="*) cp "${each#*#file=}" "$JUJU_CONTEXT_ID/given-${each%%#*}" ;;
+    esac
+done
 printf '%s\\0' "${0##*/}" "$@" >"$JUJU_CONTEXT_ID/ask"
 { read -r status; IFS= read -r answer; } <"$JUJU_CONTEXT_ID/answer"
 [ "$status" = 0 ] || exec >&2
@@ -43,20 +35,12 @@ printf '%s\\n' "$2: $4" >>"$JUJU_CONTEXT_ID/log"
 """
 
 
-def install(folder: Path, python: Path) -> Path:
-    """Install the tools into a new folder, run by `python`; return the first entry of PATH."""
-    library = folder / "lib"
-    library.mkdir(parents=True, exist_ok=True)
-    shutil.copy(PROGRAM, library)
-    # A hook sees the folder read-only, so the tools could not keep their bytecode themselves.
-    subprocess.run([python, "-m", "compileall", "-q", str(library)], check=True)
-    tools = folder / "bin"
-    tools.mkdir(exist_ok=True)
-    for name in hooktools.TOOLS:
-        alone = name in _BY_THEMSELVES
-        _script(tools / name, _WRAPPER.format(python=python, library=library) if alone else _ASK)
-    _script(tools / "juju-log", _JUJU_LOG)
-    return tools
+def install(folder: Path) -> None:
+    """Install the tools into a folder."""
+    for name, text in {**dict.fromkeys(hooktools.TOOLS, _ASK), "juju-log": _JUJU_LOG}.items():
+        script = folder / name
+        script.write_text(text)
+        script.chmod(0o755)
 
 
 @contextlib.contextmanager
@@ -70,7 +54,7 @@ def answering(hook: Path, unit: str) -> Iterator[None]:
     def serve() -> None:
         while not ended.is_set():
             if words := ask.read_bytes().decode().split("\0")[:-1]:
-                status, said = _call(hook, unit, *words)
+                status, said = hooktools.call(hook, unit, *words)
                 # The hook may have been killed meanwhile.
                 with contextlib.suppress(BrokenPipeError):
                     answer.write_text(f"{status}\n{said}\n")
@@ -86,17 +70,3 @@ def answering(hook: Path, unit: str) -> Iterator[None]:
             for pipe in (ask, answer):
                 os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
             thread.join(0.01)
-
-
-def _call(hook: Path, unit: str, name: str, *arguments: str) -> tuple[int, str]:
-    """Run a tool; an error of its own fails the hook that called it."""
-    try:
-        return hooktools.call(str(hook), unit, name, arguments)
-    # As in Juju: a tool that fails ends with a status, and the agent goes on.
-    except Exception as error:
-        return 2, f"ERROR {name}: {error!r}"
-
-
-def _script(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)

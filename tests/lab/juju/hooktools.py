@@ -1,47 +1,34 @@
-"""Hook tools of Juju 3.6, emulated: `main` runs a tool with its arguments.
+"""Hook tools of Juju 3.6, emulated: `call` runs a tool with its arguments.
 
-The charm calls these tools through ops 3.9, which chooses their arguments. `hooks` answers most of
-them. For the others this file runs under ``python3 -I -S`` from a wrapper on the hook's PATH,
-outside the lab's own environment, so it imports nothing from the lab, and little else: ``pathlib``
-takes as long as a tool runs.
+The charm calls these tools through ops 3.9, which chooses their arguments; `hooks` answers them.
 
 A hook's folder holds ``state.json`` (its working copy of the model's state), ``context.json`` (the
-event), ``tools`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when the
-hook succeeds.
+event), ``tools`` (one line a call), ``log`` (juju-log), and what a tool was given in a file or on
+its stdin (``given-KEY``, ``given``). The agent promotes the copy when the hook succeeds.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    Flags = dict[str, str]
-    # What it does, its flags with a value, its switches.
-    Tool = tuple[Callable[["Hook", Flags, Sequence[str]], Any], str, str]
+Flags = dict[str, str]
 
 
 class ToolError(Exception):
     """A failure that the tool reports as ``ERROR ...`` on stderr with exit status 1."""
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see the docstring of the file
-        return file.read()
-
-
 class Hook:
     """The state as one unit sees it during one hook."""
 
-    def __init__(self, folder: str, unit: str) -> None:
+    def __init__(self, folder: Path, unit: str) -> None:
         self.folder, self.unit, self.app = folder, unit, unit.partition("/")[0]
-        self.state: dict[str, Any] = json.loads(_read(f"{folder}/state.json"))
-        self.event: dict[str, Any] = json.loads(_read(f"{folder}/context.json"))
+        self.state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+        self.event: dict[str, Any] = json.loads((folder / "context.json").read_text())
         self.application = self.state["applications"][self.app]
         self.own = self.state["units"][unit]
         self.is_leader = unit in (self.application["leader"], self.application["deposed"])
@@ -63,14 +50,20 @@ class Hook:
 
     def save(self) -> None:
         """Write the working copy back; the agent merges or drops it."""
-        draft = f"{self.folder}/state.json.new"
-        with open(draft, "w", encoding="utf-8") as file:  # noqa: PTH123 - likewise
-            json.dump(self.state, file)
-        os.rename(draft, f"{self.folder}/state.json")  # noqa: PTH104 - likewise
+        draft = self.folder / "state.json.new"
+        draft.write_text(json.dumps(self.state))
+        draft.rename(self.folder / "state.json")
+
+    def given(self, name: str = "given") -> str:
+        return (self.folder / name).read_text()
 
     def trace(self, tool: str) -> None:
-        with open(f"{self.folder}/tools", "a", encoding="utf-8") as file:  # noqa: PTH123 - likewise
+        with (self.folder / "tools").open("a") as file:
             print(tool, file=file)
+
+
+# What it does, its flags with a value, its switches.
+Tool = tuple[Callable[[Hook, Flags, Sequence[str]], Any], str, str]
 
 
 def is_leader(hook: Hook, flags: Flags, rest: Sequence[str]) -> bool:
@@ -158,7 +151,7 @@ def relation_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
     owner = hook.app if "--app" in flags else hook.unit
     if owner == hook.app and not hook.is_leader:
         raise ToolError("cannot write relation settings: permission denied")
-    databag = relation["data"].get(owner, {}) | json.load(sys.stdin)
+    databag = relation["data"].get(owner, {}) | json.loads(hook.given())
     relation["data"][owner] = {key: value for key, value in databag.items() if value}
 
 
@@ -178,7 +171,7 @@ def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:
     if any(secret["label"] == label and secret["owner"] == owner for secret in known):
         raise ToolError(f'secret with label "{label}" already exists')
     name = os.urandom(10).hex()
-    hook.state["secrets"][name] = {"owner": owner, "label": label, "content": _content(rest)}
+    hook.state["secrets"][name] = {"owner": owner, "label": label, "content": _content(hook, rest)}
     return f"secret:{name}"
 
 
@@ -188,12 +181,13 @@ def secret_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
     secret = hook.state["secrets"].get(name.removeprefix("secret:"), {"owner": ""})
     if secret["owner"] not in {hook.unit, hook.app if hook.is_leader else hook.unit}:
         raise ToolError(f'secret "{name}" not found')
-    secret["content"] = _content(pairs)
+    secret["content"] = _content(hook, pairs)
 
 
-def _content(pairs: Sequence[str]) -> dict[str, str]:
-    """Read ``KEY#file=PATH``."""
-    return {key: _read(path) for key, _, path in (each.partition("#file=") for each in pairs)}
+def _content(hook: Hook, pairs: Sequence[str]) -> dict[str, str]:
+    """Read what ``KEY#file=PATH`` names."""
+    keys = [each.partition("#file=")[0] for each in pairs]
+    return {key: hook.given(f"given-{key}") for key in keys}
 
 
 def secret_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
@@ -282,26 +276,19 @@ def parse(arguments: Sequence[str], valued: str, switches: str) -> tuple[Flags, 
     return flags, rest
 
 
-def call(folder: str, unit: str, name: str, arguments: Sequence[str]) -> tuple[int, str]:
+def call(folder: Path, unit: str, name: str, *arguments: str) -> tuple[int, str]:
     """Run a tool on a hook's copy, and trace it; returns the exit status and what to print."""
     hook = Hook(folder, unit)
+    hook.trace(name)
     run, valued, switches = TOOLS[name]
-    status, said = 0, ""
     try:
         answer = run(hook, *parse(arguments, valued, switches))
-        hook.save()
-        if answer is not None:
-            said = answer if name == "secret-add" else json.dumps(answer)
     except ToolError as error:
-        status, said = 1, f"ERROR {error}"
-    hook.trace(name)
-    return status, said
-
-
-def main(name: str, arguments: list[str]) -> int:
-    """Run the tool in its own process; returns the exit status."""
-    unit = os.environ["JUJU_UNIT_NAME"]
-    status, said = call(os.environ["JUJU_CONTEXT_ID"], unit, name, arguments)
-    if said:
-        print(said, file=sys.stderr if status else sys.stdout)
-    return status
+        return 1, f"ERROR {error}"
+    # As in Juju: a tool that fails ends with a status, and the agent goes on.
+    except Exception as error:
+        return 2, f"ERROR {name}: {error!r}"
+    hook.save()
+    if answer is None:
+        return 0, ""
+    return 0, answer if name == "secret-add" else json.dumps(answer)
