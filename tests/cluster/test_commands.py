@@ -19,10 +19,10 @@ import lightkube
 import pytest
 from istio_aux.model.annotations import INJECTED
 from lab import crowd, tools, workloads
-from lab.crowd import Keeper, Kind
+from lab.crowd import Crowd, Kind
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
-from lab.meshed import has_sidecar, is_ready
+from lab.meshed import has_sidecar
 from lab.scene import Scene
 from lab.workload import Workload, ask
 from lightkube.models.core_v1 import ResourceQuotaSpec
@@ -278,23 +278,19 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def late(
-    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, istio: lab.istio.Istio
-) -> Iterator[Keeper]:
+    client: lightkube.Client, kubelet: ScriptedKubelet, istio: lab.istio.Istio
+) -> Iterator[Crowd]:
     """A namespace that is to be injected only since after its pods were created."""
     name = f"late-{secrets.token_hex(3)}"
     make_namespace(client, name)
-    with Keeper(cluster, kubelet, name) as keeper:
-        for kind, what in KINDS.items():
-            for document in crowd.controlled(name, kind, what):
-                client.create(document)
-        lab.until(lambda: sum(map(is_ready, keeper.pods())) == 5, what="5 pods to run")
-        client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
-        yield keeper
-        vacate(client, name)
+    found = crowd.gather(client, name, KINDS)
+    client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
+    yield found
+    vacate(client, name)
 
 
 def test_explain_finds_the_pods_of_workloads_with_rights_in_one_namespace(
-    cluster: lab.Cluster, client: lightkube.Client, late: Keeper
+    cluster: lab.Cluster, client: lightkube.Client, late: Crowd
 ):
     """By discovery, as kubectl does it; the role `view` is enough."""
     role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="view")
@@ -315,30 +311,26 @@ def test_explain_finds_the_pods_of_workloads_with_rights_in_one_namespace(
     assert done.returncode == 1
 
 
-def uids(keeper: Keeper) -> set[str]:
-    return {str(pod.metadata.uid) for pod in keeper.pods() if pod.metadata}
-
-
 def outcomes(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Which outcome the pods of each kind have, sorted."""
     return sorted((pod["name"].split("-")[0], pod["outcome"]) for pod in found)
 
 
 def test_a_dry_run_shows_which_pods_would_be_restarted_and_restarts_none(
-    cluster: lab.Cluster, late: Keeper
+    cluster: lab.Cluster, late: Crowd
 ):
-    before = uids(late)
+    before = late.uids()
 
     command = ("restart-unmeshed", "-n", late.namespace, "--limit", "3", "-o", "json")
     done = ask(cluster.kubeconfig, *command)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert [pod["outcome"] for pod in lines(done)].count("would-restart") == 3
-    assert uids(late) == before
+    assert late.uids() == before
 
 
-def test_an_account_that_may_not_evict_is_told_what_grants_it(late: Keeper, workload: Workload):
-    before = uids(late)
+def test_an_account_that_may_not_evict_is_told_what_grants_it(late: Crowd, workload: Workload):
+    before = late.uids()
 
     command = ("restart-unmeshed", "--yes", "--config", str(workload.config))
     done = ask(workload.kubeconfig, *command)
@@ -348,15 +340,15 @@ def test_an_account_that_may_not_evict_is_told_what_grants_it(late: Keeper, work
         "this account may not create pods/eviction: the option race-policy: restart grants it to"
         " the workload, and the action restart-unmeshed for as long as it runs\n"
     )
-    assert uids(late) == before
+    assert late.uids() == before
 
 
-def test_so_many_pods_are_restarted_one_after_another(cluster: lab.Cluster, late: Keeper):
+def test_so_many_pods_are_restarted_one_after_another(cluster: lab.Cluster, late: Crowd):
     """The next pod of a controller follows when the new one is Ready with its sidecar.
 
     istio#15873.
     """
-    before = uids(late)
+    before = late.uids()
 
     command = ("restart-unmeshed", "-n", late.namespace, "--limit", "2", "--yes", "-o", "json")
     done = ask(cluster.kubeconfig, *command)
@@ -371,11 +363,11 @@ def test_so_many_pods_are_restarted_one_after_another(cluster: lab.Cluster, late
     ]
     (beyond,) = (p for p in lines(done) if (p["name"][:5], p["outcome"]) == ("plain", "kept"))
     assert beyond["reason"].endswith("; not restarted: the limit is 2")
-    assert len(before - uids(late)) == 2
+    assert len(before.items() - late.uids().items()) == 2
     assert sum(map(has_sidecar, late.pods())) == 2
 
 
-def test_a_budget_keeps_its_pods_and_all_others_are_restarted(cluster: lab.Cluster, late: Keeper):
+def test_a_budget_keeps_its_pods_and_all_others_are_restarted(cluster: lab.Cluster, late: Crowd):
     """What could not be restarted in time is the exit status, and each pod has its reason."""
     done = ask(
         cluster.kubeconfig,

@@ -14,7 +14,7 @@ import lab.istio
 import lightkube
 import pytest
 from lab import creation, crowd, meshed, served
-from lab.crowd import Keeper, Kind
+from lab.crowd import Kind
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
 from lab.served import Programs
@@ -191,14 +191,11 @@ def unmeshed(
     name = "before-istio"
     labels = {"istio-injection": "enabled"}
     make_namespace(client, name, labels)
-    with Keeper(cluster, kubelet, name) as keeper:
-        [document] = crowd.controlled(name, "replicaset", Kind("ReplicaSet", 1))
-        client.create(document)
-        lab.until(lambda: [*filter(meshed.is_ready, keeper.pods())], what="the pod to run")
-        istio = lab.istio.install(cluster, native="on request")
-        yield
-        istio.remove()
-        client.delete(Namespace, name)
+    crowd.gather(client, name, {"replicaset": Kind("ReplicaSet", 1)})
+    istio = lab.istio.install(cluster, native="on request")
+    yield
+    istio.remove()
+    client.delete(Namespace, name)
 
 
 @pytest.fixture(scope="module")

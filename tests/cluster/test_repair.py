@@ -18,11 +18,11 @@ import lab.istio
 import lightkube
 import pytest
 from lab import crowd, meshed, tools
-from lab.crowd import Keeper, Kind
+from lab.crowd import Crowd, Kind
 from lab.fixtures import make_namespace
 from lab.hooks import mutating
 from lab.kubelet import ScriptedKubelet
-from lab.meshed import has_sidecar, is_ready
+from lab.meshed import has_sidecar
 from lab.served import metric, program
 from lab.workload import Workload
 from lightkube.resources.batch_v1 import Job
@@ -62,10 +62,6 @@ class End:
         return Counter(kind_of(name) for name, uid in self.before.items() if uid not in uids)
 
 
-def uids(keeper: Keeper) -> dict[str, str]:
-    return {str(p.metadata.name): str(p.metadata.uid) for p in keeper.pods() if p.metadata}
-
-
 def strip(pod: dict[str, Any]) -> list[dict[str, Any]]:
     """Take what Istio added from a pod."""
     payload = [each for each in pod["spec"]["containers"] if each["name"] == "main"]
@@ -77,30 +73,25 @@ def strip(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def keeper(
+def early(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet
-) -> Iterator[Keeper]:
+) -> Iterator[Crowd]:
     """istio#43074: pods run, and then comes Istio, which ignores the ambient label. A webhook after
     Istio's takes the sidecar from the pods of one controller."""
     labels = {"istio-injection": "enabled", "istio.io/dataplane-mode": "ambient"}
     make_namespace(client, SPACE, labels)
     thief = {"objectSelector": {"matchLabels": STRIPPED}}
-    with Keeper(cluster, kubelet, SPACE) as keeper:
-        for name, kind in KINDS.items():
-            for document in crowd.controlled(SPACE, name, kind):
-                client.create(document)
-        count = sum(kind.count for kind in KINDS.values())
-        lab.until(lambda: sum(map(is_ready, keeper.pods())) == count, what=f"{count} pods to run")
-        istio = lab.istio.install(cluster)
-        with mutating(cluster, "zz-thief", {"zz-thief": strip}, {"zz-thief": thief}):
-            yield keeper
-        istio.remove()
-        client.delete(Namespace, SPACE)
+    found = crowd.gather(client, SPACE, KINDS)
+    istio = lab.istio.install(cluster)
+    with mutating(cluster, "zz-thief", {"zz-thief": strip}, {"zz-thief": thief}):
+        yield found
+    istio.remove()
+    client.delete(Namespace, SPACE)
 
 
 @pytest.fixture(scope="module")
 def end(
-    cluster: lab.Cluster, keeper: Keeper, tmp_path_factory: pytest.TempPathFactory
+    cluster: lab.Cluster, early: Crowd, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[End]:
     """Once it was refused what it is refused, gave up, and did all else."""
 
@@ -112,27 +103,27 @@ def end(
 
     def over(workload: Workload) -> bool:
         said = reasons(workload)
-        waits = (pod.metadata and pod.metadata.deletionTimestamp for pod in keeper.pods())
+        waits = (pod.metadata and pod.metadata.deletionTimestamp for pod in early.pods())
         # Between two attempts the reason says what the last one was refused for.
         refused = all("tried again later" in str(said.get(kind)) for kind in ("held", "twice"))
         stopped = metric(workload, 'istio_aux_sidecar_restarts_total{outcome="stopped"}') == 1
         replaced = not REPLACED.keys() & said.keys() and not any(waits)
         return refused and stopped and replaced
 
-    before, settings = uids(keeper), {"lease": f"{WHO}/{WHO}", "race-policy": "restart"}
+    before, settings = early.uids(), {"lease": f"{WHO}/{WHO}", "race-policy": "restart"}
     with program(cluster, tmp_path_factory.mktemp(WHO), WHO, settings) as workload:
         lab.until(lambda: over(workload), timeout=STORY, what="all restarts", every=0.2)
-        yield End(before, uids(keeper), reasons(workload), workload.lines())
+        yield End(before, early.uids(), reasons(workload), workload.lines())
 
 
-def test_exactly_the_allowed_pods_are_replaced_and_get_a_sidecar(end: End, keeper: Keeper):
+def test_exactly_the_allowed_pods_are_replaced_and_get_a_sidecar(end: End, early: Crowd):
     """istio#15873: of those that are hopeless one is tried."""
     assert end.gone() == {**REPLACED, "hopeless": 1}
     assert {kind: len(said) for kind, said in end.reasons.items()} == {
         "batch": 2, "held": 2, "twice": 1, "hopeless": 3,
     }  # fmt: skip
     for name, count in REPLACED.items():
-        assert [has_sidecar(pod) for pod in keeper.pods(name)] == [True] * count
+        assert [has_sidecar(pod) for pod in early.pods(name)] == [True] * count
 
 
 def test_what_a_budget_forbids_is_said_and_not_done(end: End):

@@ -1,24 +1,23 @@
-"""Controllers and their pods, which a scripted kubelet runs as soon as they are there.
+"""Controllers and their pods, which the scripted kubelet runs as soon as they are there.
 
-The controllers are the cluster's own. It runs the pods that come in place of others, too.
+The controllers are the cluster's own. The kubelet runs the pods that come in place of others, too.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from lightkube import ApiError
+from lightkube import Client
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.core.client import LabelValue
 from lightkube.resources.core_v1 import Pod
 
-from lab import Cluster, images
-from lab.kubelet import ScriptedKubelet
-
-KEPT = "crowd.lab.test/kept"
+from lab import images, until
+from lab.kubelet.kubelet import NAME
+from lab.kubelet.pods import AT_ONCE
+from lab.meshed import is_ready, meta
 
 
 @dataclass(frozen=True)
@@ -38,62 +37,40 @@ class Kind:
     budgets: tuple[dict[str, Any], ...] = ()
 
 
-class Keeper:
-    """Runs the pods of a namespace that `controlled` describes, while it is open."""
+@dataclass(frozen=True)
+class Crowd:
+    """The pods of a namespace that `gather` has made there."""
 
-    def __init__(self, cluster: Cluster, kubelet: ScriptedKubelet, namespace: str) -> None:
-        self._ran = set[str]()
-        self._client, self._kubelet, self.namespace = cluster.client(), kubelet, namespace
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeper")
-        self._error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._error:
-            raise self._error
+    client: Client
+    namespace: str
 
     def pods(self, name: str = "") -> list[Pod]:
-        """Those pods, sorted by name. Raises the error that ended the thread."""
-        if self._error:
-            raise self._error
-        labels: dict[str, LabelValue] = {KEPT: name or None}
-        found = self._client.list(Pod, namespace=self.namespace, labels=labels)
-        return sorted(found, key=lambda pod: str(pod.metadata and pod.metadata.name))
+        """All of them, or those of one owner, sorted by name."""
+        labels: dict[str, LabelValue] = {AT_ONCE: name or None}
+        found = self.client.list(Pod, namespace=self.namespace, labels=labels)
+        return sorted(found, key=lambda pod: str(meta(pod).name))
 
-    def _start(self, pod: Pod, uid: str) -> None:
-        try:
-            self._kubelet.run(pod)
-        except ApiError as error:
-            # Listed a moment ago, it may be gone by now. In a conflict it is run as it is then.
-            if error.status.code not in {404, 409}:
-                raise
-        else:
-            self._ran.add(uid)
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.wait(0.1):
-                for pod in self.pods():
-                    assert pod.metadata
-                    uid = str(pod.metadata.uid)
-                    if uid not in self._ran and not pod.metadata.deletionTimestamp:
-                        self._start(pod, uid)
-        except Exception as error:  # A thread cannot fail a test.
-            self._error = error
+    def uids(self) -> dict[str, str]:
+        """The UIDs of all by name."""
+        return {str(meta(pod).name): str(meta(pod).uid) for pod in self.pods()}
 
 
-def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
-    labels = {KEPT: name, **kind.labels}
+def gather(client: Client, namespace: str, kinds: Mapping[str, Kind]) -> Crowd:
+    """Make owners of these names in a namespace; return when all of their pods run."""
+    for name, kind in kinds.items():
+        for document in _controlled(namespace, name, kind):
+            client.create(document)
+    crowd, count = Crowd(client, namespace), sum(kind.count for kind in kinds.values())
+    until(lambda: sum(map(is_ready, crowd.pods())) == count, what=f"{count} pods to run")
+    return crowd
+
+
+def _controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
+    labels = {AT_ONCE: name, **kind.labels}
     container = {"name": "main", "image": images.BUSYBOX}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    spec = {"containers": [container], "nodeName": NAME, "terminationGracePeriodSeconds": 1}
     template: dict[str, Any] = {"metadata": {"labels": labels}, "spec": spec}
-    selector: dict[str, Any] = {"matchLabels": {KEPT: name}}
+    selector: dict[str, Any] = {"matchLabels": {AT_ONCE: name}}
     details: dict[str, Any] = {"template": template, "selector": selector}
     match kind.owner:
         case "Job":

@@ -14,6 +14,9 @@ from typing import Any
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
 from lab.kubelet.record import Container, Record, native, running
 
+AT_ONCE = "kubelet.lab.test/at-once"
+"""The label of a pod that runs as soon as it is there, without being told to."""
+
 
 class Pods:
     """The pods that run on ``node``."""
@@ -81,6 +84,8 @@ class Pods:
             record = self._records.get(uid) or await self._take_in(pod)
             if "deletionTimestamp" in pod["metadata"]:
                 await self._finalise(record)
+            elif AT_ONCE in pod["metadata"].get("labels", {}) and not record.containers:
+                await self.run(uid, ())
 
     async def _take_in(self, pod: Object) -> Record:
         third, fourth = divmod(next(self._addresses), 250)
