@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,7 +122,6 @@ class Tree:
             plan = {
                 "name": self.name,
                 "state": str(self.state),
-                "logs": str(self.logs),
                 "lock": lock.fileno(),
                 "harness": os.getpid(),
                 "isolate": self.isolated,
@@ -162,9 +162,6 @@ class Tree:
 
     def close(self, *, keep_logs: bool) -> None:
         """End every process and return when nothing is left of them."""
-        with contextlib.suppress(ConnectionError):
-            if not keep_logs:
-                self.request("forget")
         assert self._supervisor.stdin
         assert self._supervisor.stdout
         with contextlib.suppress(BrokenPipeError):
@@ -172,6 +169,8 @@ class Tree:
         self._supervisor.wait(END)
         self._reader.join(END)
         self._supervisor.stdout.close()
+        if not keep_logs:
+            shutil.rmtree(self.logs, ignore_errors=True)
 
     def expect_exit(self) -> tuple[int, Future[int]]:
         """A new key for a process, and its exit status to come."""

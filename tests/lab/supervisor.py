@@ -4,12 +4,11 @@ A program of its own, run by path, with nothing but the standard library:
 
     supervisor.py PLAN
 
-PLAN is a JSON object: name, state, logs, lock (descriptor), harness (pid), isolate.
+PLAN is a JSON object: name, state, lock (descriptor), harness (pid), isolate.
 
 The harness writes requests to its stdin and reads replies and events from its stdout, one JSON
 object a line. At the end of stdin, or when the harness is gone, it kills every descendant and
-removes what the cluster left: cgroups, interface, state folder; the logs stay unless the harness
-said `forget`.
+removes what the cluster left: cgroups, interface, state folder; the logs stay.
 
 With `isolate` there are two: the outer one stays in the host's namespaces, the inner one is PID 1
 of new PID, mount, network, IPC and UTS namespaces and does the spawning. If either dies, the
@@ -68,7 +67,6 @@ class Supervisor:
         self.state = state
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.keys: dict[int, int] = {}
-        self.forget = False
 
     def serve(self, harness: int) -> None:
         """Answer requests until stdin ends, or the process behind the pidfd `harness` does.
@@ -130,10 +128,6 @@ class Supervisor:
         for pid, its_key in self.keys.items():
             if its_key == key:
                 os.kill(pid, signal)
-
-    def do_forget(self) -> None:
-        """Nothing went wrong: remove the logs as well."""
-        self.forget = True
 
     def reap(self) -> None:
         """Collect every ended child, adopted orphans too, and report those spawned here."""
@@ -259,17 +253,14 @@ def main() -> None:
         child = _isolate()
         if child == 0:
             supervisor.serve(harness)
-            os._exit(0 if supervisor.forget else 1)
+            os._exit(0)
         _write({"isolated": child})
-        _, status = os.waitpid(child, 0)
-        supervisor.forget = os.waitstatus_to_exitcode(status) == 0
+        os.waitpid(child, 0)
     else:
         _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         supervisor.serve(harness)
         _kill_descendants()
     clean(plan["name"], Path(plan["state"]))
-    if supervisor.forget:
-        shutil.rmtree(plan["logs"], ignore_errors=True)
 
 
 if __name__ == "__main__":
