@@ -103,8 +103,6 @@ def slow() -> Iterator[tuple[str, bytes]]:
 
 def make(dice: Random) -> bytes:
     """A random pod, as a line of a watch."""
-    if dice.random() < 0.001:
-        return _large(dice)
     pod = _random(dice)
     if dice.random() < 0.15:
         texts.mistype(dice, pod, 0.2)
@@ -296,24 +294,3 @@ def _text(dice: Random) -> str:
         return dice.choice(_VALUES)
     unit, end = dice.choice(UNITS), dice.choice(["", "x", "s", "!"])
     return unit * dice.choice([1, 5, 40, 300, 2_000]) + end
-
-
-def _large(dice: Random) -> bytes:
-    """A pod of some 100 KiB to 2 MiB."""
-    pod = _random(dice)
-    unit = dice.choice(UNITS)
-    match dice.randrange(4):
-        case 0:
-            text = unit * (LARGEST // len(unit)) + dice.choice(["", "x"])
-            pod["metadata"]["annotations"] = {dice.choice(KEYS): text}
-        case 1:
-            names = [f"c{n}" for n in range(dice.choice([300, 3_000]))]
-            pod["spec"]["containers"] += [_some_container(dice, name) for name in names]
-            states = [{"name": name, "state": dice.choice(_STATES)} for name in names]
-            pod["status"]["containerStatuses"] += dice.choice([states, states * 2, states[::-1]])
-        case 2:
-            value = dice.choice([[[]], [{}], [""], [{"a": ""}], [[[[]]]]])
-            pod["spec"]["nodeSelector"] = value * dice.choice([50_000, 200_000])
-        case _:
-            pod["spec"]["containers"][0]["args"] = [unit] * dice.choice([20_000, 200_000])
-    return event(pod, deep=dice.choice([0, 0, 0, 1_100]))
