@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from istio_aux.model.moment import Moment
@@ -120,9 +121,9 @@ class World:
         """The same, to be changed."""
         twin = replace(self, **changes)
         if (pod := self.pod) is not None:
-            twin.pod = state = _twin(pod)
+            twin.pod = state = copy(pod)
             if pod.task is not None:
-                state.task = task = _twin(pod.task)
+                state.task = task = copy(pod.task)
                 task.state, task._answers = state, dict(task._answers)
         return twin
 
@@ -140,18 +141,6 @@ def _scope(life: Life, leading: bool, selected: bool, stopping: bool) -> QuitSco
         policy=life.policy, limits=LIMITS, mode=life.mode, leading=leading, stopping=stopping,
         namespaces={"training"} if selected else set(),
     )  # fmt: skip
-
-
-@functools.cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
-
-
-def _twin(original: Any) -> Any:
-    twin = object.__new__(type(original))
-    for name in _names(type(original)):
-        setattr(twin, name, getattr(original, name))
-    return twin
 
 
 # The truth: what containers, the kubelet and other people do.
