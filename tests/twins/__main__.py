@@ -15,7 +15,7 @@ import lab.cni
 from lab.nightly import NIGHT
 
 from twins import fixed, grammar, judge, manifests, player, report, worlds
-from twins.grammar import Moment, Values
+from twins.grammar import Moment
 from twins.judge import Again, Half, losses, verdict
 from twins.manifests import Pair
 from twins.report import Count
@@ -41,7 +41,7 @@ def main() -> int:
     again = f"--pairs {options.pairs} --seed {options.seed}{named}"
     _show(f"again: {again}")
     RESULTS.parent.mkdir(exist_ok=True)
-    counts, values = dict[str, Count](), list[Values]()
+    counts = dict[str, Count]()
     played, start = options.world or grammar.WORLDS, time.monotonic()
     with lab.cluster("node") as cluster, tempfile.TemporaryDirectory() as folder:
         worlds.load(cluster)
@@ -55,12 +55,12 @@ def main() -> int:
                     if time.monotonic() > start + 60 * options.minutes * at / len(played):
                         _show(f"{name}: no time for {len(batch[1])} pairs, {batch[0]}")
                         continue
-                    values += _play(beside, Path(folder), batch, count)
+                    _play(beside, Path(folder), batch, count)
                     count.seconds = time.monotonic() - began
             _show(report.table(counts))
         cluster.keep_logs = False
     worse = sum(count.verdicts["worse"] for count in counts.values())
-    _show(f"{report.covered(values)}\n{report.table(counts)}")
+    _show(report.table(counts))
     _show(f"{'NOT GOOD' if worse else 'good'}: {again}")
     return 1 if worse else 0
 
@@ -75,8 +75,8 @@ def batches(world: str, seed: int, pairs: int) -> Iterable[Batch]:
         yield grammar.moment(seed, world, at), drawn
 
 
-def _play(beside: worlds.World, folder: Path, batch: Batch, count: Count) -> list[Values]:
-    """Play a batch, and what was worse off in it again; returns the values that were played."""
+def _play(beside: worlds.World, folder: Path, batch: Batch, count: Count) -> None:
+    """Play a batch, and what was worse off in it again."""
     moment, pairs = batch
     began = time.monotonic()
     played = player.play(beside, folder, pairs, moment)
@@ -95,7 +95,6 @@ def _play(beside: worlds.World, folder: Path, batch: Batch, count: Count) -> lis
         count.add(ours, twin, seen)
         with RESULTS.open("a") as file:
             file.write(f"{report.line(beside.name, moment, pair, ours, twin)}\n")
-    return [{**pair.values, **moment.values} for pair in pairs if pair.values]
 
 
 def _again(

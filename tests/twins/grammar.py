@@ -1,9 +1,8 @@
-"""The values of a pair, each drawn from a seed, and how often each was played. Pure."""
+"""The values of a pair, each drawn from a seed. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -97,21 +96,3 @@ def moment(seed: int, world: str, batch: int) -> Moment:
     """Return what the batch of this number has in common."""
     # A run of 400 pairs has three batches in each world.
     return MOMENTS[(seed + 3 * WORLDS.index(world) + batch) % len(MOMENTS)]
-
-
-def coverage(played: Iterable[Values]) -> dict[str, dict[str, int]]:
-    """Count in how many pairs each value was played, also those that were in none."""
-    counted = Counter(item for values in played for item in values.items())
-    every = {**GRAMMAR, **_of_moments()}
-    return {
-        dimension: {value: counted[dimension, value] for value in values}
-        for dimension, values in every.items()
-    }
-
-
-def _of_moments() -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for each in MOMENTS:
-        for dimension, value in each.values.items():
-            found.setdefault(dimension, {})[value] = 0
-    return found

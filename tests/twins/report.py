@@ -1,13 +1,12 @@
-"""What was found, as text: a pair that differs, the table of the worlds, the values. Pure."""
+"""What was found, as text: a pair that differs, and the table of the worlds. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from twins import grammar
-from twins.grammar import Moment, Values
+from twins.grammar import Moment
 from twins.judge import Again, Half, Verdict, losses, verdict
 from twins.manifests import Pair
 
@@ -42,14 +41,6 @@ def table(counts: Mapping[str, Count]) -> str:
     return "\n".join(
         "".join(f"{cell!s:>15}" if at else f"{cell:<12}" for at, cell in enumerate(row))
         for row in (HEAD, *rows)
-    )
-
-
-def covered(values: Iterable[Values]) -> str:
-    """In how many pairs each value was played."""
-    return "\n".join(
-        f"{dimension}: {', '.join(f'{value} {count}' for value, count in counted.items())}"
-        for dimension, counted in grammar.coverage(values).items()
     )
 
 
