@@ -8,7 +8,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -96,54 +96,6 @@ class Client:
             await self._writer.wait_closed()
 
 
-class Bare:
-    """TLS by hand: what is encrypted is sent when the test says so, and as it says."""
-
-    def __init__(self, port: int, trust: ssl.SSLContext) -> None:
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = trust.wrap_bio(self._in, self._out, server_hostname="127.0.0.1")
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setblocking(False)
-
-    async def shake_hands(self) -> None:
-        """Do the TLS handshake. In TLS 1.3 a refusal by the server comes later."""
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                await self.flush()
-                await self._receive()
-            else:
-                break
-            finally:
-                await self.flush()
-
-    def write(self, plaintext: bytes) -> None:
-        self._tls.write(plaintext)
-
-    async def flush(self, more: bytes = b"") -> None:
-        """Send what is encrypted, and ``more`` as it is."""
-        await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read() + more)
-
-    async def read(self) -> bytes:
-        """All that the server sends until TLS's close_notify. Raises ConnectionError."""
-        got = b""
-        while True:
-            try:
-                if not (part := self._tls.read(1 << 20)):
-                    return got
-                got += part
-            except ssl.SSLWantReadError:
-                if not await self._receive():
-                    raise ConnectionAbortedError(got) from None
-
-    def close(self) -> None:
-        self._socket.close()
-
-    async def _receive(self) -> int:
-        return self._in.write(await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20))
-
-
 @dataclass
 class Hook:
     """A webhook that serves."""
@@ -176,14 +128,17 @@ class Hook:
         async with self.client() as client:
             return await client.ask(data)
 
-    async def insist(self, data: bytes) -> Answer:
+    def blocking(self) -> ssl.SSLSocket:
+        """A connection for single bytes, also below TLS; to be made on another thread."""
+        bare = socket.create_connection(("127.0.0.1", self.port))
+        return self.trust.wrap_socket(bare, server_hostname="127.0.0.1", suppress_ragged_eofs=False)
+
+    def insist(self, data: bytes) -> Answer:
         """The last answer, to a client that sends all before it looks for one."""
-        with closing(Bare(self.port, self.trust)) as client:
-            await client.shake_hands()
-            client.write(data)
-            await client.flush()
-            head, _, body = (await client.read()).partition(b"\r\n\r\n")
-            return Answer.parse(head, body)
+        with self.blocking() as client, client.makefile("rb") as answer:
+            client.sendall(data)
+            head, _, body = answer.read().partition(b"\r\n\r\n")
+        return Answer.parse(head, body)
 
     def metric(self, name: str) -> float:
         lines = self.metrics.render().decode().splitlines()

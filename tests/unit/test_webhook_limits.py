@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import resource
 import socket
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from istio_aux import serving as listening
 from istio_aux.serving import CONNECTION, ServingLimits
 from istio_aux.telemetry import Bounded
 from unit.asynchronous import descriptors, until
-from unit.hooked import BEGUN, Bare, Hook, post, raw, review, serving
+from unit.hooked import BEGUN, Hook, post, raw, review, serving
 from unit.logged import logging_to
 
 ORDINARY = BEGUN.replace(b"900000", b"25000")
@@ -99,14 +100,13 @@ async def test_a_client_that_never_stops_sending_is_closed(
     limits: dict[str, Any], begun: bytes, byte: bytes, reason: str
 ) -> None:
     async with serving(**limits) as hook:
-        with closing(Bare(hook.port, hook.trust)) as client:
-            await client.shake_hands()
+        with await asyncio.to_thread(hook.blocking) as client:
             if begun:
-                client.write(begun)
+                client.sendall(begun)
             else:
-                await client.flush(b"\x17\x03\x03\x40\x00")
+                os.write(client.fileno(), b"\x17\x03\x03\x40\x00")
             while not hook.ended(reason):
-                await client.flush(byte)
+                os.write(client.fileno(), byte)
                 await asyncio.sleep(0.01)
 
 
