@@ -301,16 +301,6 @@ async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413(
 # Shutdown loses no review.
 
 
-async def test_while_draining_each_answer_closes_its_connection(hook: Hook) -> None:
-    async with hook.client() as client:
-        assert "Connection" not in (await client.ask(post(review()))).headers
-        hook.webhook.drain()
-        answer = await client.ask(post(review()))
-        assert (answer.status, answer.headers["Connection"]) == (200, "close")
-        assert await client.closed()
-    await until(lambda: hook.ended("drain"), "it is gone")
-
-
 async def test_a_review_that_crosses_the_close_gets_503_with_retry_after() -> None:
     """client-go repeats a POST for this answer, not for a closed connection."""
     async with serving() as hook, hook.client() as client:

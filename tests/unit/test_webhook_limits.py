@@ -10,7 +10,7 @@ import resource
 import socket
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,35 +131,6 @@ async def test_over_the_limit_the_oldest_silent_connection_is_closed(
         assert (await spoken.ask(post(review()))).status == 200
         for one in silent:
             one.close()
-
-
-@pytest.mark.usefixtures("only_new")
-async def test_a_review_of_a_peer_that_was_answered_before_waits_for_few_of_a_flood() -> None:
-    """Each address of the flood was answered, too. What leaves before its turn is not looked at.
-
-    A collection of garbage counts as a slow review, which its rule pays for by waiting.
-    """
-    async with serving() as hook, hook.client() as known, AsyncExitStack() as stack:
-        for _ in range(10):  # The first one takes longest.
-            await known.ask(post(review()))
-        flood = [
-            await stack.enter_async_context(hook.client(f"127.9.0.{number}"))
-            for number in range(1, 51)
-        ]
-        for client in flood:
-            await client.ask(post(review()))
-        before = hook.reviews("hold")
-        for client in (*flood, known):  # The event loop does not turn meanwhile.
-            await client.send(post(review()))
-
-        assert (await known.answer()).status == 200
-        answered = hook.reviews("hold") - before
-        for client in flood:
-            client.leave()
-        await until(lambda: hook.connections == 1, "they are gone")
-
-    assert answered < 45, "the last of 51 otherwise"
-    assert hook.reviews("hold") - before < 51
 
 
 async def test_what_a_client_that_left_has_sent_does_not_wait_for_a_turn() -> None:

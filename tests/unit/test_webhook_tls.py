@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from istio_aux.start.webhook import Certificate, CertificateError
-from unit.asynchronous import background, until
+from unit.asynchronous import until
 from unit.hooked import Client, Hook, post, review
 from unit.tls import certificate
 
@@ -127,24 +127,6 @@ def test_an_encrypted_key_prompts_for_no_password(
     with pytest.raises(CertificateError, match="no certificate and key"):
         Certificate(*certificate(tmp_path, password="secret"))
     assert capfd.readouterr().err == ""
-
-
-async def test_a_mounted_secret_is_followed_through_its_link(tmp_path: Path) -> None:
-    """The kubelet replaces one link, ``..data``, and by that both files at once."""
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        certificate(tmp_path / name)
-    (tmp_path / "..data").symlink_to("one")
-    for name in ("tls.crt", "tls.key"):
-        (tmp_path / name).symlink_to(f"..data/{name}")
-    served = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
-    async with handshakes(served) as port, background(served.follow(0.01)):
-        (tmp_path / "..data_tmp").symlink_to("two")
-        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
-        new = der(tmp_path / "two" / "tls.crt")
-        async with asyncio.timeout(60):
-            while await shown(port) != new:
-                pass
 
 
 def test_the_error_names_a_pair_that_cannot_be_loaded(tmp_path: Path) -> None:
