@@ -197,19 +197,6 @@ def test_an_error_shows_the_beginning_of_a_long_name_in_one_line() -> None:
     assert str(caught.value) == rf'name "\n{"x" * 59}…": no object can have it (RFC 1123)'
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (actions.collection("v1", "pods"), "/api/v1/pods"),
-        (actions.collection("batch/v1", "jobs", "a"), "/apis/batch/v1/namespaces/a/jobs"),
-        (actions.pod_path("a", "b.c-0", "exec"), "/api/v1/namespaces/a/pods/b.c-0/exec"),
-        (actions.pod_path("a" * 63, "b" * 253), f"/api/v1/namespaces/{'a' * 63}/pods/{'b' * 253}"),
-    ],
-)
-def test_names_are_in_paths_as_the_api_server_has_them(path: str, expected: str) -> None:
-    assert path == expected
-
-
 def test_no_other_file_makes_a_path() -> None:
     made = re.compile(r"""["'][^"'\s`]*(/api/v1|/apis/|/namespaces/)""")
     found = {

@@ -38,24 +38,6 @@ def test_a_workflow_is_as_the_scorecard_wants_it(path: Path) -> None:
     assert [each for each in used if not pinned.fullmatch(each)] == []
 
 
-def test_static_analysis_and_updates_of_dependencies_are_found_by_the_scorecard() -> None:
-    """Its checks SAST and Dependency-Update-Tool look for these names alone."""
-    used = {
-        step.get("uses", "").partition("@")[0]
-        for path in WORKFLOWS
-        for step in steps(document(path))
-    }
-    assert {"github/codeql-action/analyze", "ossf/scorecard-action"} <= used
-    assert (ROOT / "renovate.json").is_file()
-
-
-def test_the_policy_of_security_has_an_address_and_a_time_to_answer() -> None:
-    """The scorecard's check Security-Policy: a link, words about it, and numbers."""
-    policy, _, _ = (ROOT / "SECURITY.md").read_text().partition("## What the workload may do")
-    assert re.search(r"https://\S+/security/advisories/new", policy)
-    assert re.search(r"answers within \d+ working days", policy)
-
-
 def test_a_report_of_a_bug_has_three_lines_to_paste_and_a_vulnerability_goes_elsewhere() -> None:
     forms = {path.stem: document(path) for path in FORMS}
     fields = {field["id"]: field for field in forms["bug"]["body"]}

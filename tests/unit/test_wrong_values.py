@@ -158,21 +158,3 @@ def test_a_name_that_no_object_can_have_is_refused_in_one_short_line(
         stdin = "\n".join(map(json.dumps, bad))
         shown = run(command, "-f", "-", stdin=stdin, columns=None, errors=None)
         assert (shown.status, shown.err.splitlines()[: len(said)]) == (2, said)
-
-
-def test_names_that_objects_have_and_none_are_allowed(run: Run) -> None:
-    unnamed: dict[str, Any] = deepcopy(OWNED)
-    unnamed["metadata"] = {"generateName": "job-"}
-    for name in ("a", "a.b-c.0", f"a{'.b' * 126}"):
-        good = changed(OWNED, ("metadata", "name"), name)
-        good["metadata"]["ownerReferences"][0]["name"] = name
-        for command in ("explain", "mutate", "audit"):
-            assert run(command, "-f", "-", stdin=json.dumps(good)).status in {0, 1}
-    for command in ("explain", "mutate"):
-        assert run(command, "-f", "-", stdin=json.dumps(unnamed)).status == 0
-
-
-def test_a_pod_with_a_name_that_is_refused_is_not_known_to_be_well(run: Run) -> None:
-    bad = changed(OWNED, ("metadata", "ownerReferences", 0, "name"), "$(id)")
-    shown = run("audit", "-f", "-", stdin="\n".join(map(json.dumps, (POD, bad))))
-    assert "pods that may lack their sidecar: 1: cannot read pod at 2" in shown.err
