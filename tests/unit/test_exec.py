@@ -232,33 +232,6 @@ async def test_the_request_arrives_at_the_port_and_its_answer_here(
     assert head.split("\r\n")[:2] == ["POST /quitquitquit HTTP/1.1", "Host: localhost:18020"]
 
 
-@pytest.mark.parametrize(
-    ("first", "begins"),
-    [(b"", "no answer: closed after"), (OK, "HTTP 200: OK")],
-    ids=["no answer", "behind its answer"],
-)
-async def test_an_agent_that_sends_on_and_on_is_left(
-    api: ApiServer, client: Client, first: bytes, begins: str
-) -> None:
-    """Its frames are never waited for, so that neither a deadline nor a goodbye would come."""
-    left = asyncio.Event()
-
-    async def send_on(socket: web.WebSocketResponse, *_: str) -> None:
-        try:
-            await socket.send_bytes(DATA + first)
-            while True:
-                await asyncio.sleep(0)
-                for _frame in range(FRAMES // 32):
-                    await socket.send_bytes(DATA + b"x")
-        except ConnectionError:
-            left.set()
-
-    api.on_forward = send_on
-    result = await quit_at(api, client, deadline=100)
-    await left.wait()
-    assert result.text.startswith(begins)
-
-
 async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_request(
     api: ApiServer, client: Client
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
+from istio_aux.model.policy import DeadProxy, QuitPolicy
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits, sending
 from unit.asynchronous import until
@@ -126,16 +126,6 @@ async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun(wo
     assert world.api.execs == []
     answering(world, "503 Service Unavailable")
     await until(lambda: world.api.execs, "the proxy is told to exit")
-
-
-@pytest.mark.options(limits=SLOW, mode=QuitMode.DRY_RUN)
-async def test_a_dry_run_only_says_that_it_would_end_a_held_pod_that_is_deleted(
-    world: World,
-) -> None:
-    await hold(world, deleting=True)
-    await until(lambda: world.reasons() == ["ProxyQuitDryRun"], "the Event")
-    assert world.told == []
-    assert [each.reason[: len(LEFT)] for each in world.troubled("would quit")] == [LEFT]
 
 
 # Pods whose proxy is dead while their payload may run: shown, told, deleted if it is wanted.
