@@ -13,7 +13,8 @@ from aiohttp import web
 from istio_aux.injector.injection import InjectionPolicy
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.rules import ControlPlanes, Injector
-from istio_aux.injector.watcher import Namespaces, Watcher
+from istio_aux.injector.watcher import Namespaces, Watcher, read_policy
+from istio_aux.kube.client import Client
 from istio_aux.kube.objects import Key
 from istio_aux.model.answers import Liveness
 from istio_aux.model.election import Since
@@ -137,34 +138,30 @@ async def test_what_happens_is_logged_counted_and_shown_once(
 OURS = ControlPlane("istio-system", "default")
 
 
-async def test_the_injection_policy_is_read_again_and_again() -> None:
-    """Nothing is known of one that is gone, but no error nor bad text makes it unknown."""
+DISABLED = InjectionPolicy(policy="disabled")
+
+
+async def test_the_injection_policy_is_read_again_and_again_also_when_it_is_gone() -> None:
     rhythm = Rhythm(live=0.05, other=0.05, read=0.05)
     async with Cluster() as api, watching(api, rhythm=rhythm) as seen:
         api.lead()
         await told(seen, Liveness.LIVE)
-        assert seen.control_planes.policies == {}
-
-        def reads() -> int:
-            return sum("/configmaps/" in request for request in api.requests)
-
         api.put_policy("policy: disabled")
-        await until(lambda: seen.control_planes.policies, "the policy is read")
-        for broken in ("policy: [", "3", None):
-            api.put_policy(broken)
-            # Two more: the one under way may have begun before the change.
-            goal = reads() + 2
-            await until(lambda goal=goal: reads() >= goal, "it is read again")
-            assert seen.control_planes.policies == {OURS: InjectionPolicy(policy="disabled")}
-        for code in (429, 500, 503):
-            came = api.refuse("/configmaps/" + NAME, code)
-            await until(lambda came=came: len(came) > 2, "it cannot be read")
-            assert seen.control_planes.policies == {OURS: InjectionPolicy(policy="disabled")}
-            api.faults.clear()
-
+        await until(lambda: seen.control_planes.policies == {OURS: DISABLED}, "it is read")
         api.remove("configmaps", "istio-system", NAME)
+        await until(lambda: not seen.control_planes.policies, "it is not known")
 
-        await until(lambda: not seen.control_planes.policies, "the policy is not known")
+
+@pytest.mark.parametrize("broken", [429, 500, 503, "policy: [", "3", None])
+async def test_no_error_nor_bad_text_makes_an_injection_policy_unknown(
+    broken: int | str | None,
+) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        if isinstance(broken, int):
+            api.refuse("/configmaps/" + NAME, broken)
+        else:
+            api.put_policy(broken)
+        assert await read_policy(client, OURS, DISABLED) == DISABLED
 
 
 async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:

@@ -1,4 +1,4 @@
-"""What happens on a forge: workflows, forms, and the logs of a Juju that is gone by then."""
+"""What happens on a forge: workflows, and the logs of a Juju that is gone by then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
-FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -36,21 +35,6 @@ def test_a_workflow_is_as_the_scorecard_wants_it(path: Path) -> None:
     used = [step["uses"] for step in steps(workflow) if "uses" in step]
     pinned = re.compile(r"\./\.github/workflows/[a-z]+\.yaml|[\w./-]+@[0-9a-f]{40}")
     assert [each for each in used if not pinned.fullmatch(each)] == []
-
-
-def test_a_report_of_a_bug_has_three_lines_to_paste_and_a_vulnerability_goes_elsewhere() -> None:
-    forms = {path.stem: document(path) for path in FORMS}
-    fields = {field["id"]: field for field in forms["bug"]["body"]}
-    _, lines, _ = fields["cluster"]["attributes"]["description"].split("```")
-    assert [line.partition(" > ")[0].split()[:3] for line in lines.splitlines()[1:]] == [
-        ["kubectl", "get", "pods,namespaces,mutatingwebhookconfigurations"],
-        ["istio-aux", "check", "-o"],
-        ["kubectl", "logs", "-n"],
-    ]
-    assert fields["cluster"]["validations"] == {"required": True}
-    assert not forms["config"]["blank_issues_enabled"]
-    elsewhere = [link["url"] for link in forms["config"]["contact_links"]]
-    assert any(url.endswith("/security/advisories/new") for url in elsewhere)
 
 
 JUJU = """#!/bin/sh
