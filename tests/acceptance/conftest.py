@@ -92,10 +92,7 @@ def kubeconfig() -> Path:
     named = os.environ.get(KUBECONFIG, "")
     if not named:
         refuse(f"{KUBECONFIG} is not set: the kubeconfig of the cluster to run in is expected")
-    path = Path(named).expanduser()
-    if not path.is_file():
-        refuse(f"{KUBECONFIG}: {named}: there is no such file")
-    return path
+    return Path(named).expanduser()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lab.istio
@@ -68,16 +68,11 @@ def _play(
 ) -> JobStory:
     manifest = scenes.EXAMPLES / "job.yaml"
     client = cluster.client()
-    pool = ThreadPoolExecutor(thread_name_prefix="demo")
-    try:
+    with ThreadPoolExecutor(thread_name_prefix="demo") as pool:
         acted = pool.submit(_act, scene.namespace, client, kubelet)
-        story = pool.submit(scenes.play, scene, manifest, client, cluster.kubeconfig, steps)
-        for future in as_completed([acted, story]):
-            future.result()
-        return story.result()
-    finally:
-        # A play whose script failed is watched by nobody and ends with the cluster.
-        pool.shutdown(wait=False, cancel_futures=True)
+        story = scenes.play(scene, manifest, client, cluster.kubeconfig, steps)
+        acted.result()
+    return story
 
 
 def _act(namespace: str, client: Client, kubelet: ScriptedKubelet) -> None:

@@ -21,7 +21,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 from demo.promise import Check
-from demo.steps import Narrator, Steps
+from demo.steps import Steps, narrator
 from demo.story import JobStory
 from demo.watching import linger, watch
 
@@ -61,15 +61,8 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
     )
     document = example(manifest, scene.namespace)
     resource = RESOURCES[document["kind"]]
-    narrator = Narrator()
-
-    def tell(story: JobStory) -> None:
-        for line in narrator.news(story):
-            steps.done(line)
-
-    story = watch(
-        kubeconfig, resource, resource.from_dict(document), helped=scene.helped, tell=tell
-    )
+    job = resource.from_dict(document)
+    story = watch(kubeconfig, resource, job, helped=scene.helped, tell=narrator(steps))
     if not story.succeeded:
         state = story.condition or "not over"
         patience = linger(helped=scene.helped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
@@ -25,20 +25,17 @@ class Steps:
             self._console.print(f"{seconds:7.1f} s  {what}", markup=False, soft_wrap=True)
 
 
-class Narrator:
-    """Remembers what was said, so that a story can be looked at as often as one likes."""
+def narrator(steps: Steps) -> Callable[[JobStory], None]:
+    """Prints what a story has become since it was last told, however often that is."""
+    said = set[tuple[str, str]]()
 
-    def __init__(self) -> None:
-        self._said: set[tuple[str, str]] = set()
-
-    def news(self, story: JobStory) -> list[str]:
-        """What the story has become since it was last looked at, in words."""
-        lines: list[str] = []
+    def tell(story: JobStory) -> None:
         for about, what, words in _facts(story):
-            if (about, what) not in self._said:
-                self._said.add((about, what))
-                lines.append(f"{story.namespace}: {words}")
-        return lines
+            if (about, what) not in said:
+                said.add((about, what))
+                steps.done(f"{story.namespace}: {words}")
+
+    return tell
 
 
 def _facts(story: JobStory) -> Iterator[tuple[str, str, str]]:

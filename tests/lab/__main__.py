@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -61,17 +61,14 @@ def _down(options: argparse.Namespace) -> int:
         there = ", ".join(held) or "none"
         print(f"lab: {min(unknown)}: not left running by `up`; there is {there}", file=sys.stderr)
         return 2
-    for name in options.name or of_this_checkout(held):
+    # Without names those that this checkout started.
+    ours = [name for name, each in held.items() if each.get("checkout") == str(CHECKOUT)]
+    for name in options.name or ours:
         os.kill(held[name]["harness"], signal.SIGTERM)
         # Not `running`, which knows a cluster no more while its last folder is being removed.
         until(partial(_gone, name), what=f"{name} to end")
         print(f"{name}: ended")
     return 0
-
-
-def of_this_checkout(running: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names of the clusters that this checkout started, by their records."""
-    return [name for name, each in running.items() if each.get("checkout") == str(CHECKOUT)]
 
 
 def _gone(name: str) -> bool:

@@ -107,7 +107,6 @@ class Tree:
             target=self._read, name=f"supervisor of {self.name}", daemon=True
         )
         self._reader.start()
-        self.supervisor = self._supervisor.pid
         # As the harness sees it: the pid of PID 1 of the namespaces, or the supervisor's own.
         self.pid = self._isolated.result(END) if isolate else self._supervisor.pid
 

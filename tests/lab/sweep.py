@@ -25,19 +25,16 @@ def running() -> dict[str, dict[str, Any]]:
     return found
 
 
-def sweep() -> list[str]:
-    """Remove what clusters left whose supervisor was killed, and old logs; returns their names."""
-    swept: list[str] = []
+def sweep() -> None:
+    """Remove what clusters left whose supervisor was killed, and old logs."""
     with cache.lock(cache.root() / "run" / "lock"):
         for state in _states():
             if _dead(state):
                 supervisor.clean(state.name, state)
-                swept.append(state.name)
         logs = sorted(cache.folder("logs").iterdir(), key=lambda path: path.stat().st_mtime)
         alive = {state.name for state in _states()}
         for log in [log for log in logs if log.name not in alive][:-LOGS]:
             shutil.rmtree(log, ignore_errors=True)
-    return swept
 
 
 def _states() -> list[Path]:

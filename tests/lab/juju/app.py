@@ -57,7 +57,7 @@ class App:
     def leader(self) -> Unit:
         return self.model.agent.units[self._record()["leader"]]
 
-    def add_unit(self) -> Unit:
+    def add_unit(self) -> None:
         """Start another unit, of the lowest number that is free; its first events are queued."""
         model, agent = self.model, self.model.agent
         taken = {unit.name for unit in self.units}
@@ -73,7 +73,6 @@ class App:
             state["units"][name] = store.unit(self.name, new.address)
             self._enter(state, new)
             agent.units[name] = new
-        return new
 
     def scale(self, number: int, *, forgotten: bool = False) -> None:
         """Have so many units, as `juju scale-application` does: the highest numbers leave first.

@@ -6,9 +6,10 @@ pilot-agent's answers in ``istio-proxy``, native sidecars that end after the pay
 step of a deletion.
 
 It does not: run anything, pull or probe, restart a container unasked, know restart policies of
-single containers, evict, honour resources, volumes or hooks, speak SPDY (before 1.36 a front does,
-`spdy/main.go`), or authorise its callers, who need a certificate of the cluster's authority. Pods
-are bound to it by an administrator or by their own `nodeName`: there is no scheduler.
+single containers, evict, honour resources, volumes, hooks or a ProxyConfig, speak SPDY (before 1.36
+a front does, `spdy/main.go`), or authorise its callers, who need a certificate of the cluster's
+authority. Pods are bound to it by an administrator or by their own `nodeName`: there is no
+scheduler.
 """
 
 from lab.kubelet.kubelet import Exec, ScriptedKubelet

@@ -8,9 +8,8 @@ ports are allowed, the status port wants POST, and there is no shell in the imag
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 DEBUG_PORTS = (15000, 15004, 15020, 15021)
 STATUS_PORT = 15020
@@ -78,12 +77,3 @@ def _http(status: bytes, body: bytes) -> bytes:
 
 OK = _http(b"200 OK", b"OK")
 NOT_FOUND = _http(b"404 Not Found", b"404 page not found\n")
-
-
-def status_port(annotations: Mapping[str, str], proxy_config: str) -> int:
-    """The port of the status server; 0: it is off.
-
-    The annotation wins; ``proxy_config`` is the JSON of the proxy's variable ``PROXY_CONFIG``.
-    """
-    configured = json.loads(proxy_config or "{}").get("statusPort", STATUS_PORT)
-    return int(annotations.get(ANNOTATION, configured))

@@ -194,7 +194,7 @@ class Record:
     def status_port(self) -> int:
         """The port on which this pod's pilot-agent has its status server; 0: it has none."""
         annotations = self.pod["metadata"].get("annotations", {})
-        return agent.status_port(annotations, self._proxy_config)
+        return int(annotations.get(agent.ANNOTATION, agent.STATUS_PORT))
 
     @property
     def regular(self) -> list[Container]:
@@ -239,12 +239,3 @@ class Record:
             since = now()
             self.transitions[kind] = (value, since)
         return {"type": kind, "status": value, "lastTransitionTime": since}
-
-    @property
-    def _proxy_config(self) -> str:
-        """The ProxyConfig that the injector left in the proxy's environment, as JSON."""
-        for container in [*self.spec["containers"], *self.init_containers]:
-            for variable in container.get("env", []) if container["name"] == PROXY else []:
-                if variable["name"] == "PROXY_CONFIG":
-                    return variable.get("value", "")
-        return ""
