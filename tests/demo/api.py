@@ -19,7 +19,7 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
-from demo.promise import Check, Performance
+from demo.promise import Performance
 from demo.steps import Steps
 from demo.story import JobStory
 
@@ -50,17 +50,17 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     with ScriptedKubelet(cluster) as kubelet:
         without = _play(scenes.WITHOUT, cluster, kubelet, steps)
         helped = _play(scenes.WITH, cluster, kubelet, steps)
-        rows: list[Check] = []
-        stories: list[JobStory] = []
-        for world, row in scenes.play_worlds(istio, scenes.WITH.namespace, made, steps):
-            rows.append(row)
-            if world == "on request":
-                stories.append(_play(scenes.NATIVE, cluster, kubelet, steps))
-    [native] = stories
+        native, rows = scenes.play_worlds(
+            istio,
+            scenes.WITH.namespace,
+            made,
+            lambda: _play(scenes.NATIVE, cluster, kubelet, steps),
+            steps,
+        )
     _, status = workload.get("/status")
 
     told = f"istio-aux says of itself: {status}"
-    return Performance(without, helped, native, told, tuple(rows))
+    return Performance(without, helped, native, told, rows)
 
 
 def _play(

@@ -101,26 +101,19 @@ def natively(
 
     ``meanwhile`` is called in each world, after its Job.
     """
-    stories: list[JobStory] = []
-    rows: list[Check] = []
-    namespace = scenes.WITH.namespace
+    namespace, kubeconfig = scenes.WITH.namespace, istio.cluster.kubeconfig
     with istio.cluster.client() as client:
 
         def made(world: lab.istio.World) -> tuple[Shape, str]:
             pod = kinds_of_istio.complete(client, namespace, f"native-{world.replace(' ', '-')}")
-            return kinds_of_istio.shape(
-                pod
-            ), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
-
-        played = scenes.play_worlds(istio, namespace, made, steps, among=among, become=become)
-        for world, row in played:
-            rows.append(row)
             meanwhile(world)
-            if world == "on request":
-                kubeconfig = istio.cluster.kubeconfig
-                stories.append(scenes.play(scenes.NATIVE, manifest, client, kubeconfig, steps))
-    [story] = stories
-    return story, tuple(rows)
+            why = f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
+            return kinds_of_istio.shape(pod), why
+
+        def native() -> JobStory:
+            return scenes.play(scenes.NATIVE, manifest, client, kubeconfig, steps)
+
+        return scenes.play_worlds(istio, namespace, made, native, steps, among=among, become=become)
 
 
 def set_stage(

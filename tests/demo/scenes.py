@@ -5,7 +5,7 @@ In the third one Istio makes sidecars native on request, and `start-mode: auto` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,15 +98,18 @@ def play_worlds(
     istio: lab.istio.Istio,
     namespace: str,
     made: Made,
+    native: Callable[[], JobStory],
     steps: Steps,
     *,
     among: Iterable[lab.istio.World] = EXPECTED,
     become: Become = kinds_of_istio.become,
-) -> Iterator[tuple[lab.istio.World, Check]]:
-    """Let Istio be each of these worlds, and make a pod in it; it still is when that is said.
+) -> tuple[JobStory, tuple[Check, ...]]:
+    """Let Istio be each of these worlds, and make a pod in it; `native` plays in one of them.
 
     The first world is the one in which Istio is installed.
     """
+    rows: list[Check] = []
+    stories: list[JobStory] = []
     for world in among:
         become(istio, world, namespace)
         shape, why = made(world)
@@ -114,4 +117,8 @@ def play_worlds(
         start = f"started with {shape.started_with}" if shape.started_with else "left to Istio"
         why = f"{sidecar}, {start}, {why}"
         steps.done(f"{namespace}: Istio {world}: {why}")
-        yield world, Check(f"with istio-aux, {SAID[world]}", shape == EXPECTED[world], why)
+        rows.append(Check(f"with istio-aux, {SAID[world]}", shape == EXPECTED[world], why))
+        if world == "on request":
+            stories.append(native())
+    [story] = stories
+    return story, tuple(rows)

@@ -75,9 +75,6 @@ class Release:
     def uninstall(self) -> None:
         self._run("uninstall", self._release, "--wait", f"--timeout={READY}")
 
-    def status(self) -> str:
-        return self._run("list")
-
     def pods(self, client: Client) -> list[Pod]:
         """Its pods that are not about to end."""
         found = client.list(
