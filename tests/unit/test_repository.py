@@ -41,7 +41,7 @@ def test_the_readme_fits_in_a_hundred_lines_of_a_terminal() -> None:
 
 
 # The most statements, 3 % above what there is: CONTRIBUTING, "How much there is".
-MOST = {"workload": 12_056, "charm": 1_805, "tests": 32_000}
+MOST = {"workload": 12_056, "charm": 1_805, "tests": 31_700}
 
 
 @pytest.mark.parametrize("part", MOST)
