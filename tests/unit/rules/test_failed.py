@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import yaml
 from istio_aux.cli import report
-from istio_aux.model.failed import failure, of_job, recent_failure
-from istio_aux.model.owners import KINDS, Job, PodFailurePolicy, counts_exits
+from istio_aux.model.ending import failure, recent_failure
+from istio_aux.model.owners import KINDS, Job, PodFailurePolicy, counts_exits, podless
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
 from unit.rules.pods import ENDED, JOB, RUNNING, State, exited, job, judged, moment, statuses
@@ -230,6 +230,6 @@ def test_a_job_says_why_it_makes_no_pods(
     kind: str, spec: dict[str, Any], conditions: list[dict[str, str]], says: str
 ) -> None:
     body = {"spec": spec, "status": {"conditions": conditions}}
-    said = of_job(msgspec.convert(body, Job), KINDS[kind])
+    said = podless(msgspec.convert(body, Job), KINDS[kind])
     assert said.startswith(says)
     assert (bool(said), "suspended" in said) == (bool(says), "suspended" in says)

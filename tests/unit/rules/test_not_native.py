@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from istio_aux.model import scripts, sidecars
+from istio_aux.model import ending, sidecars
 from istio_aux.model.annotations import (
     NATIVE_SIDECAR,
     NOT_NATIVE,
@@ -89,7 +89,7 @@ UNSUITED: dict[str, tuple[dict[str, Any], str]] = {
     "envoy-sidecar-helper": (pod({}, {"name": "envoy-sidecar-helper"}), ENDS),
     "by its flags": (pod({"args": ["-envoy.ready.check=true"]}), ENDS),
     "by a signal": (says("pkill", "-f", "pilot-agent", shareProcessNamespace=True), ENDS),
-    "who knows": (says("x" * scripts.LONGEST), "too much to judge: its"),
+    "who knows": (says("x" * ending.MOST_TEXT), "too much to judge: its"),
     "with resources of the pod": (
         needing(needs(LARGE, "requests"), resources={"requests": {"memory": LARGE}}),
         f"{RAISES}requests.memory, by the pod's own resources",

@@ -27,8 +27,7 @@ from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, gap
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model.annotations import START
-from istio_aux.model.ending import cut_off
-from istio_aux.model.failed import recent_failure
+from istio_aux.model.ending import cut_off, recent_failure
 from istio_aux.model.findings import Code, ignored
 from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import LIMITED, Limits

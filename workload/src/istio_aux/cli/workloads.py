@@ -31,7 +31,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
 from istio_aux.kube.objects import Key, Unreadable, decoded
-from istio_aux.model import failed, owners, templates
+from istio_aux.model import owners, templates
 from istio_aux.model.moment import in_utc, zoned
 from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
 from istio_aux.model.selectors import NamespaceSelectors, Selector
@@ -464,7 +464,7 @@ def _of_job(body: bytes, kind: actions.ServedType) -> str:
     if api is None and (kind.group, kind.kind) != ("batch", "CronJob"):
         return ""
     with suppress(KubeError):
-        return failed.of_job(decoded(body, owners.Job), api)
+        return owners.podless(decoded(body, owners.Job), api)
     return ""
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from istio_aux.injector.injection import injection_label
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge.preflight import NAMED, CheckResult, Verdict
-from istio_aux.model import ending, resources, scripts
+from istio_aux.model import ending, resources
 from istio_aux.model.annotations import (
     DATAPLANE,
     INJECT,
@@ -130,7 +130,7 @@ _FAILS = _FOUND[Code.END_PROXY]._replace(
     result=Verdict.PROBLEM,
 )
 _KEPT = _FAILS._replace(
-    what=f"stay classic: {scripts.ENDS}, and their Job allows no restart",
+    what=f"stay classic: {ending.ENDS}, and their Job allows no restart",
     result=Verdict.NOTE,
 )
 _SIDECARS = {
@@ -309,7 +309,7 @@ def _native(
 
 
 def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
-    if any(scripts.ends_its_proxy(pod)):
+    if any(ending.ends_its_proxy(pod)):
         yield _ENDING
     if injection.asks is not None:
         yield _ASKING if injection.asks else _REFUSING[To.AMBIENT]

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from istio_aux.model.moment import in_utc, zoned
 from istio_aux.model.pod import NOT_SET_UP, Condition, Metadata, OwnerReference, Struct
+from istio_aux.model.text import one_line
 
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 
@@ -238,3 +240,31 @@ class Job(Struct, frozen=True):
     def run_policy(self) -> RunPolicy:
         """The part of the spec with ``suspend`` and ``managedBy``."""
         return self.spec.run_policy or self.spec
+
+
+MOST_SAID = 300  # Characters of what another controller says.
+# Conditions of a Job that makes no pods; the first true one counts.
+_NO_PODS = ("Failed", "FailureTarget", "Complete", "Completed", "Succeeded", "Suspended")
+
+
+def podless(job: Job, api: JobApi | None) -> str:
+    """Why a Job has no pods, or makes no more; empty if it does not say."""
+    said = list[str]()
+    conditions = {
+        it.type: it for it in (job.status and job.status.conditions) or () if it.status == "True"
+    }
+    if found := next((conditions[name] for name in _NO_PODS if name in conditions), None):
+        at = zoned(found.last_transition_time)
+        when = f" since {in_utc(at):%Y-%m-%d %H:%M}Z" if at else ""
+        said.append(
+            one_line(
+                ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message))),
+                MOST_SAID,
+            )
+        )
+    elif job.run_policy.suspend:
+        said.append("it is suspended")
+    manager = job.run_policy.managed_by
+    if manager and api and manager != api.manager:
+        said.append(f"{one_line(manager)} manages it (managedBy), perhaps in another cluster")
+    return "; ".join(said)

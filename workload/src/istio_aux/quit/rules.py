@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model import ending, failed, kept, owners
+from istio_aux.model import ending, kept, owners
 from istio_aux.model.findings import Code
 from istio_aux.model.kubelet import should_restart
 from istio_aux.model.moment import Moment, in_utc
@@ -22,7 +22,6 @@ from istio_aux.model.names import REQUEST_PORTS
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, ContainerState
 from istio_aux.model.pod_settings import LONGEST_GRACE
 from istio_aux.model.policy import DeadProxy, QuitLimits, QuitMode
-from istio_aux.model.scripts import ends_its_proxy
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed, shortened
 from istio_aux.quit.facts import BEING_MADE, PodFacts
@@ -346,9 +345,11 @@ def _ended_by_payload(facts: PodFacts) -> str:
     ended = facts.exits.get(PROXY)
     if not facts.proxy_finished or facts.restarting is not None or not ended or ended.exit_code:
         return ""
-    if not {*failed.outlived(facts.pod, ended.finished_at)} & {*facts.unfinished}:
+    if not {*ending.outlived(facts.pod, ended.finished_at)} & {*facts.unfinished}:
         return ""
-    return next((it.text for it in ends_its_proxy(facts.pod) if it.code is Code.END_PROXY), "")
+    return next(
+        (it.text for it in ending.ends_its_proxy(facts.pod) if it.code is Code.END_PROXY), ""
+    )
 
 
 def _lost_proxy(facts: PodFacts) -> Iterator[str]:
@@ -414,7 +415,7 @@ def _too_early(facts: PodFacts) -> str:
     name, verdict = next(iter(facts.initializing.items()))
     if verdict.role != "init" or name in ISTIOS_INIT or not facts.pod.has_proxy:
         return ""
-    return f"; {failed.too_early(facts.pod, name)}"
+    return f"; {ending.too_early(facts.pod, name)}"
 
 
 def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from istio_aux.model import scripts, sidecars
+from istio_aux.model import ending, sidecars
 from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS, workflow_node
-from istio_aux.model.ending import COUNTED
 from istio_aux.model.pod import PROXY, Container, Pod
 from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Capability, StartPolicy
@@ -94,9 +93,9 @@ def _known(pod: Pod, settings: PodSettings) -> Iterator[SidecarRule]:
     unclear = settings.problem(QUIT) or settings.problem(QUIT_AFTER)
     if settings.opt_out or settings.after or unclear:
         return
-    text = "\n".join(map(scripts.said, (*payload, *pod.init_containers)))
+    text = "\n".join(map(ending.said, (*payload, *pod.init_containers)))
     kills = pod.spec.share_process_namespace and "kill" in text
-    if kills or len(text) > scripts.LONGEST:
+    if kills or len(text) > ending.MOST_TEXT:
         return
     for each in pod.containers:
         row = rows.get(each.name)
@@ -115,7 +114,7 @@ def _impossible(pod: Pod, how: StartPolicy, *, proxy_first: bool) -> str:
     if pod.restart_policy == "Always":
         return "restartPolicy Always: the pod is not meant to end"
     if how.counted:
-        return COUNTED
+        return ending.COUNTED
     match how.capability:
         case Capability.NATIVE | Capability.UNASKED:
             return "" if proxy_first else f"{PROXY} is not native, so it would start after them"

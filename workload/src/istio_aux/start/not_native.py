@@ -19,7 +19,6 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
-from istio_aux.model.scripts import ends_its_proxy
 from istio_aux.model.text import UNDECODABLE
 
 MOST = 200  # A pod with more containers is not judged.
@@ -27,7 +26,7 @@ MOST = 200  # A pod with more containers is not judged.
 RAISES = "beside a native sidecar the pod needs more than is allowed"
 UNTRIED = "templates that were not tried"
 SHORT_GRACE = "its grace period is short"
-"""Beginnings of the reasons, as is `scripts.ENDS`; the rest names the container or the field."""
+"""Beginnings of the reasons, as is `ending.ENDS`; the rest names the container or the field."""
 
 
 def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
@@ -37,7 +36,7 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
         return
     # The kubelet starts a native proxy again, which a Job counts (k8s pastBackoffLimitOnFailure).
     if pod.restart_policy != "Never":
-        yield from ends_its_proxy(pod)
+        yield from ending.ends_its_proxy(pod)
     if raised := _raised(pod, how):
         yield Remark(Code.MORE_REQUESTED, f"{RAISES}: {raised}")
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
@@ -62,7 +61,7 @@ def certain(pod: Pod, how: StartPolicy) -> str:
     settings = PodSettings.of(pod)
     if not how.quits or settings.left_alone or settings.after or own_init(pod):
         return ""
-    return next((it.text for it in ends_its_proxy(pod) if it.code is Code.END_PROXY), "")
+    return next((it.text for it in ending.ends_its_proxy(pod) if it.code is Code.END_PROXY), "")
 
 
 def asks(pod: Pod, how: StartPolicy) -> bool:
