@@ -13,7 +13,7 @@ from typing import Any
 import lab
 import pytest
 from istio_aux.model.annotations import START
-from istio_aux.start.proxy_config import HOLD
+from istio_aux.start.hold import HOLD
 from lab import creation, meshed
 from lab.creation import Creation, Stream
 from lab.meshed import annotations_of

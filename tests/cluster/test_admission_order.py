@@ -10,8 +10,8 @@ import lab.workload
 import lightkube
 import pytest
 from istio_aux.model.annotations import STARTED_WITH
-from istio_aux.start.proxy_config import ANNOTATION as CONFIG
-from istio_aux.start.proxy_config import HOLD
+from istio_aux.start.hold import ANNOTATION as CONFIG
+from istio_aux.start.hold import HOLD
 from lab import creation, meshed
 from lab.hooks import mutating
 from lab.meshed import annotations_of, typed

@@ -11,11 +11,17 @@ from typing import Any
 
 from istio_aux.model.annotations import (
     DATAPLANE,
+    EXCLUDED,
+    INCLUDED,
     INJECT,
     INJECTED,
+    JOBSET,
     MIRROR,
+    MPI_OPERATOR,
     NATIVE_SIDECAR,
     NO_SIGNAL,
+    OPERATOR,
+    PEERS,
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
@@ -23,9 +29,8 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.selectors import parse
-from istio_aux.start.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
-from istio_aux.start.proxy_config import ANNOTATION as CONFIG
-from istio_aux.start.proxy_config import HOLD, HOLD_PROTO
+from istio_aux.start.hold import ANNOTATION as CONFIG
+from istio_aux.start.hold import HOLD, HOLD_PROTO
 
 from lab.images import BUSYBOX
 

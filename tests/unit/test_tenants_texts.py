@@ -51,7 +51,7 @@ ELSEWHERE = {
     ("start/plan.py", "_too_large"),
     ("start/plan.py", "of"),
     ("model/templates.py", "_step"),
-    ("model/injection_request.py", "of"),
+    ("model/pod_settings.py", "of"),
     ("model/pod_settings.py", "unread"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
     ("kube/lease.py", "_annotations"),

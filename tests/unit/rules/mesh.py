@@ -12,8 +12,8 @@ import yaml
 from istio_aux.injector import injection
 from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, Policies, hooks_of
 from istio_aux.model import pod as pods
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Pod
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane
 
 RECORDS = Path(__file__).parents[2] / "data" / "istio"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.applications import Application, Applications, parse
-from istio_aux.model.injection_request import InjectionRequest
+from istio_aux.model.pod_settings import InjectionRequest
 from unit.rules.mesh import INJECT, pod
 
 NAME = "app.kubernetes.io/name"

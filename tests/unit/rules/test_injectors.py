@@ -30,7 +30,7 @@ from istio_aux.injector.rules import (
 )
 from istio_aux.model import pod as pods
 from istio_aux.model.answers import Liveness
-from istio_aux.model.injection_request import InjectionRequest
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service

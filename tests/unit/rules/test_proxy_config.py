@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.pod import Metadata, Pod
-from istio_aux.start.proxy_config import ANNOTATION, HOLD, HOLD_PROTO, Merge, hold, read
+from istio_aux.start.hold import ANNOTATION, HOLD, HOLD_PROTO, Merge, merged, read
 
 GOLDEN = Path(__file__).parents[2] / "data" / "hold"
 MEANING = json.loads((GOLDEN / "meaning.json").read_text())
@@ -68,7 +68,7 @@ def meaning(file: Path) -> Any:
 @golden("merged")
 def test_hold_is_added_and_all_else_is_kept(file: Path) -> None:
     """Comments, order, indent, quotes and line ends stay; one key comes in."""
-    assert hold(text_of(file)) == Merge(
+    assert merged(text_of(file)) == Merge(
         text=text_of(file.with_suffix(".out")), reason=f"added {HOLD}", holds=True
     )
 
@@ -82,7 +82,7 @@ def test_istio_reads_the_old_mapping_and_our_key(file: Path) -> None:
 @golden("kept")
 def test_an_explicit_value_is_left_alone(file: Path) -> None:
     """The author has decided, in whichever spelling; ``false`` is an opt-out."""
-    merge = hold(text_of(file))
+    merge = merged(text_of(file))
     assert (merge.text, merge.warning) == (None, None)
     found = meaning(file)
     assert merge.holds == bool(found.get(HOLD, found.get(HOLD_PROTO)))
@@ -91,7 +91,7 @@ def test_an_explicit_value_is_left_alone(file: Path) -> None:
 @golden("refused")
 def test_what_istio_refuses_stays_byte_for_byte_and_is_reported(file: Path) -> None:
     """Istio refuses such a pod with its own message; we say that we kept away."""
-    merge = hold(text_of(file))
+    merge = merged(text_of(file))
     assert not isinstance(meaning(file), dict)
     assert merge.text is None
     assert merge.warning is not None
@@ -108,7 +108,7 @@ def test_what_istio_refuses_stays_byte_for_byte_and_is_reported(file: Path) -> N
 )
 def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
     """Istio refuses the pod with the key or without it, and says why. Long texts get it, too."""
-    assert hold(text).text == f"{text}\n{HOLD}: true"
+    assert merged(text).text == f"{text}\n{HOLD}: true"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_only_istios_own_reader_refuses_gets_the_key(text: str) -> None:
 )  # fmt: skip
 def test_what_may_be_misread_stays_and_is_reported(text: str, why: str) -> None:
     """Where it is not certain what Istio would make of it, and where to read it takes long."""
-    merge = hold(text)
+    merge = merged(text)
     assert merge.text is None
     assert why in (merge.warning or "")
 
@@ -157,11 +157,11 @@ def test_the_result_is_the_old_mapping_plus_the_key(
     mapping: dict[str, Any], style: Callable[[Any], str]
 ) -> None:
     text = style(mapping)
-    merge = hold(text)
+    merge = merged(text)
     assert merge.text is not None, merge.reason
     assert is_inserted(text, merge.text)
     assert strings(merge.text) == {**strings(text), HOLD: "true"}
-    assert hold(merge.text).text is None
+    assert merged(merge.text).text is None
 
 
 def nodes(node: yaml.Node | None, above: tuple[int, ...] = ()) -> Any:
@@ -183,10 +183,10 @@ def first_document(text: str) -> Any:
 
 @given(st.text(st.sampled_from("ab:-{}[],#'\"|>&*!?% \n\t.é"), max_size=30))
 def test_no_text_breaks_it(text: str) -> None:
-    merge = hold(text)
+    merge = merged(text)
     if merge.text is None:
         return
-    assert hold(merge.text).text is None
+    assert merged(merge.text).text is None
     [added] = first_document(f"{HOLD}: true")
     try:
         before = first_document(text) if text.strip() else None

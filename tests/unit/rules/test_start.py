@@ -26,6 +26,7 @@ from istio_aux.model.annotations import (
     MIRROR,
     NATIVE_SIDECAR,
     NOT_NATIVE,
+    PEERS,
     PROXY_CONFIG,
     SIDECARS,
     SIGNALLED_WITH,
@@ -36,7 +37,6 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.selectors import parse
 from istio_aux.start import patch, review
-from istio_aux.start.peers import PEERS
 from istio_aux.start.plan import Plan, after_injection, before_injection, effective_start, plan
 from istio_aux.start.review import Outcome
 from lab import start_cases

@@ -29,11 +29,11 @@ from istio_aux.kube.objects import T, Unreadable
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off, recent_failure
 from istio_aux.model.findings import Code, ignored
-from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import ISTIOS_INIT, Metadata, Pod
+from istio_aux.model.pod_settings import InjectionRequest, ambient_by
 from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import Configuration, Service
 from istio_aux.settings import Settings

@@ -14,8 +14,8 @@ import msgspec
 
 from istio_aux.model import documents, kept
 from istio_aux.model.annotations import DATAPLANE, text_label
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Key, Pod, Struct
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.selectors import LONGEST_NAME, LabelSelector, Selector, convert
 
 AGENTS = {"istio-cni": "k8s-app=istio-cni-node", "ztunnel": "app=ztunnel"}

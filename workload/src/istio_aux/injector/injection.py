@@ -17,8 +17,8 @@ import msgspec
 
 from istio_aux.model import documents, kept
 from istio_aux.model.annotations import INJECTION, text_label
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Struct
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.selectors import TOO_MANY_LABELS, LabelSelector, Selector, convert
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
 

@@ -22,9 +22,9 @@ import msgspec
 from istio_aux.injector.injection import Hook
 from istio_aux.injector.rules import NativeCheck, Probe
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import PROXY, Struct, decode
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import Capability
 from istio_aux.model.resources import amounts
 from istio_aux.model.selectors import NamespaceSelectors

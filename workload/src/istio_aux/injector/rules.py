@@ -9,7 +9,7 @@ import msgspec
 
 from istio_aux.injector.injection import Expectation, Hook, Policies, expected
 from istio_aux.model.answers import Injector, Liveness
-from istio_aux.model.injection_request import InjectionRequest
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
 from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service

@@ -33,9 +33,9 @@ from istio_aux.kube.watch import Collection, Watch
 from istio_aux.model import kept
 from istio_aux.model.answers import Liveness
 from istio_aux.model.election import Since
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.text import UNDECODABLE

@@ -29,16 +29,15 @@ from istio_aux.model.annotations import (
     start_order,
 )
 from istio_aux.model.findings import Code
-from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.limits import Limits
 from istio_aux.model.owners import JobCounts, controller, group
 from istio_aux.model.pod import Metadata, Pod, Struct
-from istio_aux.model.pod_settings import PodSettings
+from istio_aux.model.pod_settings import InjectionRequest, PodSettings, ambient_by
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
-from istio_aux.start import not_native
+from istio_aux.start import native
 from istio_aux.start.plan import before_injection
 
 MOST = 100  # Namespaces that are shown.
@@ -113,12 +112,12 @@ _OBSTACLES = (
     ),
     Obstacle(
         Code.UNTRIED,
-        f"have {not_native.UNTRIED}",
+        f"have {native.UNTRIED}",
         f'try them on one pod with {NATIVE_SIDECAR}: "true"',
     ),
     Obstacle(
         Code.SHORT_GRACE,
-        f"may fail: {not_native.SHORT_GRACE}, and their Job counts exit codes of proxies",
+        f"may fail: {native.SHORT_GRACE}, and their Job counts exit codes of proxies",
         f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
         Verdict.PROBLEM,
     ),
@@ -289,10 +288,10 @@ class Survey:
 def _native(
     pod: Pod, injection: InjectionRequest, how: StartPolicy, kept: bool
 ) -> Iterator[Obstacle]:
-    stays = kept and not_native.certain(pod, how)
+    stays = kept and native.certain(pod, how)
     if stays:
         yield _KEPT
-    for reason in () if stays else not_native.reasons(pod, how):
+    for reason in () if stays else native.reasons(pod, how):
         fails = reason.code is Code.END_PROXY and how.job is not None and how.job.restarts
         yield _FAILS if fails else _FOUND[reason.code]
     if how.counted:

@@ -17,9 +17,9 @@ from istio_aux.model import ending, owners
 from istio_aux.model.ending import FailedPod, failure, recent_failure
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.found import Found, State
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY, Pod
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.text import NO_COMMAND, Command, command
 from istio_aux.quit.rules import Action, Quit, Report

@@ -22,8 +22,8 @@ from istio_aux.model.answers import Liveness
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.ending import DRAIN, LONG
 from istio_aux.model.findings import Code
-from istio_aux.model.injection_request import InjectionRequest, ambient_by
 from istio_aux.model.pod import Pod, decode
+from istio_aux.model.pod_settings import InjectionRequest, ambient_by
 from istio_aux.model.policy import Capability, Right, StartPolicy
 from istio_aux.model.text import MAY_NOT, NO_COMMAND, Command, command, listed, one_line, shortened
 from istio_aux.model.webhooks import Configuration, Service, revision_label, sorted_before

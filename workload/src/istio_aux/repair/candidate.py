@@ -9,8 +9,8 @@ from msgspec import structs
 
 from istio_aux.model import kept, owners
 from istio_aux.model.annotations import redirection
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.pod import Key, OwnerReference, Pod, Struct, interned, shared
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.selectors import LONGEST_NAME
 
 _WORD = 16  # Characters of a phase or of INJECT that are stored: known values have nine at most.

@@ -13,8 +13,8 @@ from istio_aux.model.answers import ApplicationMesh, in_order
 from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
 from istio_aux.model.documents import Cooperative
 from istio_aux.model.found import Found
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.owners import workload
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.text import listed
 from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop

@@ -17,11 +17,11 @@ from istio_aux.injector.injection import Expectation
 from istio_aux.model.annotations import INJECTED, REDIRECTION, text_label
 from istio_aux.model.applications import Application, Applications, PodOptions
 from istio_aux.model.findings import Code
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.text import with_article
 from istio_aux.repair.candidate import CAPTURED, HALF_CAPTURED, Candidate

@@ -24,9 +24,9 @@ from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.findings import Code
-from istio_aux.model.injection_request import InjectionRequest
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import OwnerReference, Pod, interned, shared
+from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair.ambient import Captures, CniAgents

@@ -1,7 +1,6 @@
 """What admission changes in a new pod: it asks for a sidecar, which starts before the payload.
 
-`peers` says which of its ports the sidecar receives, `native_sidecars` which other containers
-become native sidecars.
+`hold` has a classic proxy start first; `native` says which proxies and other containers are native.
 
 Plans are idempotent: a pod that has what it needs gets no operations. Istio's rules are those of
 pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.yaml.
@@ -16,11 +15,17 @@ from msgspec.structs import replace
 
 from istio_aux.model import ending, resources
 from istio_aux.model.annotations import (
+    EXCLUDED,
+    INCLUDED,
     INJECT,
     INJECTED,
+    JOBSET,
+    MPI_OPERATOR,
     NATIVE_SIDECAR,
     NO_SIGNAL,
     NOT_NATIVE,
+    OPERATOR,
+    PEERS,
     SIGNALLED_WITH,
     START,
     STARTED_WITH,
@@ -29,31 +34,23 @@ from istio_aux.model.annotations import (
     native_asked,
     not_native_because,
     start_order,
+    text_label,
     workflow_node,
 )
 from istio_aux.model.findings import Code, Remark
-from istio_aux.model.injection_request import InjectionRequest
-from istio_aux.model.names import TIMEOUT_FLAG, WAIT
 from istio_aux.model.owners import JobCounts, controller
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod
-from istio_aux.model.pod_settings import PodSettings, unread
-from istio_aux.model.policy import Capability, StartMode, StartPolicy
-from istio_aux.model.text import listed, one_line
-from istio_aux.start import native_sidecars, not_native, patch, peers, proxy_config
+from istio_aux.model.pod_settings import InjectionRequest, PodSettings, unread
+from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
+from istio_aux.model.text import one_line
+from istio_aux.start import hold, native, patch
 from istio_aux.start.patch import Step
 
-HOLD_TIMEOUT = 300
-"""Seconds for which the hook of our hold waits for the proxy. Istio's gives up after 60 s: then the
-agent ends with 0, is not started again under Never and OnFailure, and the payload runs without
-network for good (istio pilot-agent app/wait.go, istio#45627). Until the hook ends, the kubelet does
-not end a pod that is deleted (kubernetes#116032): the quit controller has its proxy exit."""
-
-FIRST = "/spec/containers/0"  # JSON Pointer to the first container.
-HOOK_COMMAND = f"{FIRST}/lifecycle/postStart/exec/command"
-_ABSENT = f"no container is called {PROXY}"
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _signalled = mark(SIGNALLED_WITH)
+_authors = (mark(INCLUDED), mark(EXCLUDED))
+_of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 
 
 class Plan(Step, frozen=True):
@@ -120,16 +117,17 @@ def plan(
     if chosen or requested:
         unlabelled = next(injection.label_obstacles(despite_annotation=chosen), "")
         if not unlabelled:
-            label = _entries("labels", meta.labels, {INJECT: "true"})
             injection = injection.labelled()
+            label = _entries("labels", meta.labels, {INJECT: "true"})
     settings = PodSettings.of(pod)
+    told = map(str, remarks(pod, settings))
     refused = next(injection.refusals(), "")
     steps = [order := _start_order(pod, how, settings.start, refused), _said(pod, order)]
     if not refused:
         steps.append(_peers(pod, how, settings))
         steps.append(_losses(pod, how, native=order.native))
         steps.append(
-            native_sidecars.convert(
+            native.convert(
                 pod,
                 how,
                 settings,
@@ -137,6 +135,7 @@ def plan(
                 known=(settings.start or how.mode) is not StartMode.NONE,
             )
         )
+    depends = native.depends_on_job(pod, how, steps[-1])
     planned = Plan.of(pod, steps)
     reason = planned.reason
     if label:
@@ -147,8 +146,8 @@ def plan(
         planned,
         ops=label + planned.ops,
         reason=reason,
-        warnings=(*map(str, remarks(pod, settings)), *planned.warnings),
-        job=controller(meta) if _depends_on_job(pod, how, steps[-1]) else None,
+        warnings=(*told, *planned.warnings),
+        job=controller(meta) if depends else None,
     )
 
 
@@ -168,10 +167,52 @@ def _said(pod: Pod, order: Step) -> Step:
 
 def _peers(pod: Pod, how: StartPolicy, settings: PodSettings) -> Step:
     """Say which ports of the pod its proxy receives."""
-    ports = None if injected.on(pod.metadata) else peers.inbound_ports(pod, how.peers, settings)
+    ports = None if injected.on(pod.metadata) else _inbound_ports(pod, how.peers, settings)
     if ports is None:
         return Step()
-    return Step(f"inbound ports of the proxy: {ports or 'none'}", {peers.INCLUDED: ports})
+    return Step(f"inbound ports of the proxy: {ports or 'none'}", {INCLUDED: ports})
+
+
+def _inbound_ports(pod: Pod, option: Peers, settings: PodSettings) -> str | None:
+    """Decide which ports of a new pod Istio's proxy receives; peers reach the others directly.
+
+    Workers of a distributed Job listen on ports that no Service declares. A client's proxy knows
+    only the ports of Services, so it sends plaintext to these, which STRICT mTLS resets (istio
+    PassthroughCluster). Istio's annotation `includeInboundPorts` leaves them out of the mesh: the
+    node redirects the listed ports to the proxy and no others (istio tools/istio-
+    iptables/pkg/capture/run.go handleInboundPortsInclude). What the pod sends is not changed.
+
+    Nothing here changes the label `security.istio.io/tlsMode`: one endpoint without it turns the
+    clients of a whole headless Service to plaintext.
+
+    Returns the new value of `includeInboundPorts`, None if it does not change: a bad value of the
+    pod's own annotation opens no port. The option is for pods that end; the annotation counts
+    whether the pod ends or not.
+    """
+    own = settings.peers
+    if (own or option) is Peers.MESH or (own is None and pod.restart_policy == "Always"):
+        return None
+    # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
+    if settings.problem(PEERS) or any(author.on(pod.metadata) for author in _authors):
+        return None
+    in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
+    return ",".join(map(str, () if in_no_service else _declared_ports(pod)))
+
+
+def _declared_ports(pod: Pod) -> list[int]:
+    """Return the TCP ports that a pod declares, without those of Istio's proxy, sorted.
+
+    Istio redirects no other protocol. Native sidecars count, other init containers do not: they
+    have ended when a Service leads to the pod (kubernetes endpointslice FindPort has this rule).
+    """
+    return sorted(
+        {
+            port.container_port
+            for container in (*pod.containers, *pod.native_sidecars)
+            for port in container.ports or ()
+            if container.name != PROXY and port.protocol in {None, "TCP"}
+        }
+    )
 
 
 def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
@@ -185,12 +226,6 @@ def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
 def remarks(pod: Pod, settings: PodSettings) -> tuple[Remark, ...]:
     """Remarks on bad values of the pod's own annotations, and on keys that nothing reads."""
     return (*(each.remark for each in settings.problems), *unread(pod.metadata))
-
-
-def _depends_on_job(pod: Pod, how: StartPolicy, converted: Step) -> bool:
-    if converted.ops:
-        return how.job is None and not_native.is_of_job(pod)
-    return how.capability.can and not injected.on(pod.metadata) and not_native.asks(pod, how)
 
 
 def before_injection(pod: Pod) -> Pod:
@@ -238,67 +273,16 @@ def effective_start(pod: Pod) -> str | None:
         case "native" as requested if pod.has_native_proxy:
             why = ""
         case "native" as requested:
-            why = "the sidecar is a classic one" if pod.has_proxy else _ABSENT
+            why = "the sidecar is a classic one" if pod.has_proxy else hold.ABSENT
         case requested if pod.has_native_proxy:
             why = "the sidecar is a native one"
         case requested:
-            ops, why = hold(pod)
+            ops, why = hold.hook(pod)
             if not ops and ops is not None:
                 because = not_native_because.get(pod.metadata)
                 return f"{requested}, not native: {one_line(because)}" if because else requested
             why = f"{PROXY} does not hold the payload back" if ops else why
     return f"asked for {requested}, but {why}" if why else requested
-
-
-def hold(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
-    """Return the operations of hold for an injected pod, None if it cannot work; and the reason.
-
-    The proxy becomes the first container and gets the postStart hook. If the mesh configures a
-    lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
-    """
-    names = [container.name for container in pod.containers]
-    if PROXY not in names:
-        return None, _ABSENT
-    if len(names) == 1:
-        return None, f"{PROXY} is the only container"
-    place = names.index(PROXY)
-    hook = _hook(pod.containers[place], _wait(pod))
-    if hook is None:
-        return None, f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
-    move = (patch.Move(FIRST, f"/spec/containers/{place}"),) if place else ()
-    done = [f"moved {PROXY} first"] if place else []
-    done += ["added its postStart hook"] if hook else []
-    return move + hook, ", ".join(done) or f"{PROXY} holds the payload back already"
-
-
-def _wait(pod: Pod) -> list[str]:
-    """The hook's command. Under restartPolicy Always, a proxy that times out is restarted."""
-    if pod.restart_policy == "Always":
-        return [*WAIT]
-    return [*WAIT, f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"]
-
-
-def _hook(proxy: Container, wait: list[str]) -> tuple[patch.Op, ...] | None:
-    """Add the hook to the first container; () if it has one, None if it must not get one."""
-    lifecycle = proxy.lifecycle
-    hook = {"exec": {"command": wait}}
-    if lifecycle is None:
-        return (patch.Add(f"{FIRST}/lifecycle", {"postStart": hook}),)
-    if lifecycle.post_start is not None:
-        return ()
-    if lifecycle.pre_stop is not None or lifecycle.stop_signal is not None:
-        return None
-    return (patch.Add(f"{FIRST}/lifecycle/postStart", hook),)
-
-
-def _longer(pod: Pod) -> tuple[patch.Op, ...]:
-    """Make Istio's hook wait as long as ours; the proxy is the first container then."""
-    proxy = next(each for each in pod.containers if each.name == PROXY)
-    hook = proxy.lifecycle and proxy.lifecycle.post_start
-    wait = _wait(pod)
-    if not (hook and hook.executes and hook.executes.command == WAIT) or wait == [*WAIT]:
-        return ()
-    return (patch.Add(HOOK_COMMAND, wait),)  # `add` replaces the member that is there.
 
 
 def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, refused: str) -> Step:
@@ -312,9 +296,9 @@ def _start_order(pod: Pod, how: StartPolicy, own: StartMode | None, refused: str
     if refused:
         native = pod.has_native_proxy if injected.on(pod.metadata) else asked or unasked
         return Step(refused, native=native)
-    merge = proxy_config.read(pod)
+    merge = hold.read(pod)
     if injected.on(pod.metadata):
-        return _after_istio(pod, merge)
+        return hold.after_istio(pod, merge)
     return (_unasked if unasked else _on_request)(pod, how, own, merge)
 
 
@@ -322,7 +306,7 @@ def _on_request(
     pod: Pod,
     how: StartPolicy,
     own: StartMode | None,
-    merge: proxy_config.Merge,
+    merge: hold.Merge,
 ) -> Step:
     """Ask for a native sidecar where it can be had and does no harm, else hold."""
     unsaid = not native_asked.on(pod.metadata)
@@ -330,9 +314,9 @@ def _on_request(
     due = _native_is_due(pod, how, own)
     harm = None
     if asked or (due and unsaid):
-        harm = next(not_native.reasons(pod, how), None)
+        harm = next(native.reasons(pod, how), None)
     if harm and not (asked or own is StartMode.NATIVE):
-        return _hold(
+        return hold.order(
             pod,
             merge,
             harm.text if pod.restart_policy != "Always" else "",
@@ -346,18 +330,18 @@ def _on_request(
             native=True,
             warnings=warnings,
         )
-    return replace(_hold(pod, merge, warnings=warnings), native=asked)
+    return replace(hold.order(pod, merge, warnings=warnings), native=asked)
 
 
 def _unasked(
     pod: Pod,
     how: StartPolicy,
     own: StartMode | None,
-    merge: proxy_config.Merge,
+    merge: hold.Merge,
 ) -> Step:
     """Leave the start to Istio, which makes the proxy native with or without istio-aux."""
-    if own is not StartMode.NATIVE and (harm := not_native.certain(pod, how)):
-        order = _hold(pod, merge, harm)
+    if own is not StartMode.NATIVE and (harm := native.certain(pod, how)):
+        order = hold.order(pod, merge, harm)
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(harm, 255)}
         return replace(order, writes={**classic, **order.writes})
     # The author gets no warning about a Job or limits that were not read.
@@ -367,10 +351,10 @@ def _unasked(
         limits=how.limits or (),
     )
     ends = pod.restart_policy != "Always"
-    harm = next(not_native.reasons(pod, known), None) if ends else None
+    harm = next(native.reasons(pod, known), None) if ends else None
     warnings = _although(harm, "as Istio makes it unasked")
     if (own or how.mode) is StartMode.HOLD:
-        return replace(_hold(pod, merge, warnings=warnings), native=True)
+        return replace(hold.order(pod, merge, warnings=warnings), native=True)
     return Step("Istio makes its sidecar native unasked", native=True, warnings=warnings)
 
 
@@ -392,28 +376,9 @@ def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
     return mode is StartMode.NATIVE or (mode is StartMode.AUTO and can)
 
 
-def _hold(
-    pod: Pod,
-    merge: proxy_config.Merge,
-    harm: str = "",
-    *,
-    warnings: tuple[str, ...] = (),
-) -> Step:
-    """Ask for hold; ``harm``, if any, is what a native proxy could do to the pod."""
-    reason, because = merge.reason, dict[str, str]()
-    if harm:
-        if names := not_native.own_init(pod):
-            harm += f"; before the proxy, outside the mesh: {listed(names)}"
-        reason, because = f"{reason}; not native: {harm}", {NOT_NATIVE: one_line(harm, 255)}
-    text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    if merge.holds and (text or because):
-        return Step(reason, because | text, warnings=warnings, started_with="hold")
-    return Step(reason, writes=text, warnings=(*filter(None, [merge.warning]), *warnings))
-
-
 def _native(
     own: StartMode | None,
-    merge: proxy_config.Merge,
+    merge: hold.Merge,
     how: StartPolicy,
     warnings: tuple[str, ...],
 ) -> Step:
@@ -435,29 +400,6 @@ def _native(
         started_with="native",
         native=True,
     )
-
-
-def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Step:
-    """Order for an injected pod: only hold is possible, Istio's webhook is not called again."""
-    reason = "the sidecar is already injected"
-    if pod.has_native_proxy:
-        reason += ", as a native one"
-        # Our own annotation, from before Istio ran: hold has no effect in a native sidecar.
-        asked = start_order.get(pod.metadata) == "hold"
-        return Step(reason, started_with="native" if asked else None, native=True)
-    if not merge.holds:  # The annotation gets no new text then, either.
-        return _hold(pod, merge)
-    ops, held = hold(pod)
-    reason += f": {held}"
-    text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    ours = ops or text or start_order.get(pod.metadata) == "hold"
-    if ops is None or not ours:
-        return Step(reason)
-    longer = _longer(pod)
-    reason += f", which waits up to {HOLD_TIMEOUT} s" if longer else ""
-    if not (ops or text):
-        return Step(reason, ops=longer)
-    return Step(f"{reason}; {merge.reason}", text, ops + longer, started_with="hold")
 
 
 def _too_large(pod: Pod, writes: dict[str, str]) -> str:

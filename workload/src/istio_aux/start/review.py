@@ -16,7 +16,7 @@ from istio_aux.model.annotations import NATIVE_SIDECAR
 from istio_aux.model.pod import OwnerReference, Pod, Struct
 from istio_aux.model.policy import StartPolicy
 from istio_aux.model.text import UNDECODABLE
-from istio_aux.start import patch, plan
+from istio_aux.start import hold, patch, plan
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -211,13 +211,13 @@ def _outcome(planned: plan.Plan) -> Outcome:
         return Outcome.UNCHANGED
     if planned.labels:
         return Outcome.LABELLED
-    if any(isinstance(op, patch.Move) and op.path == plan.FIRST for op in planned.ops):
+    if any(isinstance(op, patch.Move) and op.path == hold.FIRST for op in planned.ops):
         return Outcome.MOVED
     if planned.started_with:
         return Outcome(planned.started_with)
     if planned.writes:
         return Outcome.CLASSIC if NATIVE_SIDECAR in planned.writes else Outcome.DIRECT
-    return Outcome.LONGER if planned.ops[0].path == plan.HOOK_COMMAND else Outcome.SIDECARS
+    return Outcome.LONGER if planned.ops[0].path == hold.HOOK_COMMAND else Outcome.SIDECARS
 
 
 def _answer(

@@ -1,4 +1,7 @@
-"""Add hold to the text of the annotation ``proxy.istio.io/config``.
+"""Hold: the payload starts after a classic proxy, as its annotation and its hook say.
+
+Before Istio's injection, hold is added to the text of the annotation ``proxy.istio.io/config``;
+after it, the proxy is moved first and gets the postStart hook.
 
 The text is the user's: parsing and dumping it would lose comments and turn ``12:30:45`` into a
 number. One key is inserted as text, and the result is used only if its YAML events are those of the
@@ -13,13 +16,33 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
-from istio_aux.model.annotations import HOLD, PROXY_CONFIG, Annotation, BadValueError, agent_port
+from istio_aux.model.annotations import (
+    HOLD,
+    NOT_NATIVE,
+    PROXY_CONFIG,
+    Annotation,
+    BadValueError,
+    agent_port,
+    start_order,
+)
 from istio_aux.model.documents import LOADER, parse_events
-from istio_aux.model.pod import Pod, Struct
-from istio_aux.model.text import problem
+from istio_aux.model.names import TIMEOUT_FLAG, WAIT
+from istio_aux.model.pod import PROXY, Container, Pod, Struct
+from istio_aux.model.text import listed, one_line, problem
+from istio_aux.start import native, patch
 
 ANNOTATION = PROXY_CONFIG
 HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto name as well.
+
+HOLD_TIMEOUT = 300
+"""Seconds for which the hook of our hold waits for the proxy. Istio's gives up after 60 s: then the
+agent ends with 0, is not started again under Never and OnFailure, and the payload runs without
+network for good (istio pilot-agent app/wait.go, istio#45627). Until the hook ends, the kubelet does
+not end a pod that is deleted (kubernetes#116032): the quit controller has its proxy exit."""
+
+FIRST = "/spec/containers/0"  # JSON Pointer to the first container.
+HOOK_COMMAND = f"{FIRST}/lifecycle/postStart/exec/command"
+ABSENT = f"no container is called {PROXY}"
 
 # Bounds on what is parsed, so that it delays other reviews little. Real texts are far smaller.
 _MAX_LENGTH = 16 * 1024
@@ -64,7 +87,7 @@ class _TooLongError(yaml.YAMLError):
 
 
 def read(pod: Pod) -> Merge:
-    """Do what `hold` does with the annotation of a pod; a text that is too long stays.
+    """Do what `merged` does with the annotation of a pod; a text that is too long stays.
 
     A pod with status port 0 is not held: Envoy asks that port for the hook, which fails after a
     minute beside Istio 1.31. Then the proxy ends, and the payload has no network. Only the port's
@@ -72,7 +95,7 @@ def read(pod: Pod) -> Merge:
     and a mesh-wide 0 reaches no agent (istio template.go cleanProxyConfig).
     """
     try:
-        merge = hold(_config.of(pod.metadata))
+        merge = merged(_config.of(pod.metadata))
     except BadValueError:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
     if agent_port.get(pod.metadata) == 0:
@@ -83,7 +106,100 @@ def read(pod: Pod) -> Merge:
     return merge
 
 
-def hold(text: str | None) -> Merge:
+def order(
+    pod: Pod,
+    merge: Merge,
+    harm: str = "",
+    *,
+    warnings: tuple[str, ...] = (),
+) -> patch.Step:
+    """Ask for hold; ``harm``, if any, is what a native proxy could do to the pod."""
+    reason, because = merge.reason, dict[str, str]()
+    if harm:
+        if names := native.own_init(pod):
+            harm += f"; before the proxy, outside the mesh: {listed(names)}"
+        reason, because = f"{reason}; not native: {harm}", {NOT_NATIVE: one_line(harm, 255)}
+    text = {} if merge.text is None else {ANNOTATION: merge.text}
+    if merge.holds and (text or because):
+        return patch.Step(reason, because | text, warnings=warnings, started_with="hold")
+    return patch.Step(reason, writes=text, warnings=(*filter(None, [merge.warning]), *warnings))
+
+
+def after_istio(pod: Pod, merge: Merge) -> patch.Step:
+    """Order for an injected pod: only hold is possible, Istio's webhook is not called again."""
+    reason = "the sidecar is already injected"
+    if pod.has_native_proxy:
+        reason += ", as a native one"
+        # Our own annotation, from before Istio ran: hold has no effect in a native sidecar.
+        asked = start_order.get(pod.metadata) == "hold"
+        return patch.Step(reason, started_with="native" if asked else None, native=True)
+    if not merge.holds:  # The annotation gets no new text then, either.
+        return order(pod, merge)
+    ops, held = hook(pod)
+    reason += f": {held}"
+    text = {} if merge.text is None else {ANNOTATION: merge.text}
+    ours = ops or text or start_order.get(pod.metadata) == "hold"
+    if ops is None or not ours:
+        return patch.Step(reason)
+    longer = _longer(pod)
+    reason += f", which waits up to {HOLD_TIMEOUT} s" if longer else ""
+    if not (ops or text):
+        return patch.Step(reason, ops=longer)
+    return patch.Step(f"{reason}; {merge.reason}", text, ops + longer, started_with="hold")
+
+
+def hook(pod: Pod) -> tuple[tuple[patch.Op, ...] | None, str]:
+    """Return the operations of hold for an injected pod, None if it cannot work; and the reason.
+
+    The proxy becomes the first container and gets the postStart hook. If the mesh configures a
+    lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
+    """
+    names = [container.name for container in pod.containers]
+    if PROXY not in names:
+        return None, ABSENT
+    if len(names) == 1:
+        return None, f"{PROXY} is the only container"
+    place = names.index(PROXY)
+    hook = _hook(pod.containers[place], _wait(pod))
+    if hook is None:
+        return None, f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
+    move = (patch.Move(FIRST, f"/spec/containers/{place}"),) if place else ()
+    done = [f"moved {PROXY} first"] if place else []
+    done += ["added its postStart hook"] if hook else []
+    return move + hook, ", ".join(done) or f"{PROXY} holds the payload back already"
+
+
+def _wait(pod: Pod) -> list[str]:
+    """The hook's command. Under restartPolicy Always, a proxy that times out is restarted."""
+    if pod.restart_policy == "Always":
+        return [*WAIT]
+    return [*WAIT, f"{TIMEOUT_FLAG}{HOLD_TIMEOUT}"]
+
+
+def _hook(proxy: Container, wait: list[str]) -> tuple[patch.Op, ...] | None:
+    """Add the hook to the first container; () if it has one, None if it must not get one."""
+    lifecycle = proxy.lifecycle
+    hook = {"exec": {"command": wait}}
+    if lifecycle is None:
+        return (patch.Add(f"{FIRST}/lifecycle", {"postStart": hook}),)
+    if lifecycle.post_start is not None:
+        return ()
+    if lifecycle.pre_stop is not None or lifecycle.stop_signal is not None:
+        return None
+    return (patch.Add(f"{FIRST}/lifecycle/postStart", hook),)
+
+
+def _longer(pod: Pod) -> tuple[patch.Op, ...]:
+    """Make Istio's hook wait as long as ours; the proxy is the first container then."""
+    proxy = next(each for each in pod.containers if each.name == PROXY)
+    hook = proxy.lifecycle and proxy.lifecycle.post_start
+    wait = _wait(pod)
+    if not (hook and hook.executes and hook.executes.command == WAIT) or wait == [*WAIT]:
+        return ()
+    return (patch.Add(HOOK_COMMAND, wait),)  # `add` replaces the member that is there.
+
+
+def merged(text: str | None) -> Merge:
     """Merge ``holdApplicationUntilProxyStarts: true`` into the annotation's text (None: absent).
 
     An explicit value, in either spelling, is the user's choice and stays. A text that is no mapping
