@@ -10,7 +10,7 @@ from istio_aux.model import sidecars
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, SIDECARS, START
 from istio_aux.model.owners import JobCounts
 from istio_aux.model.policy import Capability, StartPolicy
-from istio_aux.start.native import MOST
+from istio_aux.start.native_sidecars import MOST
 
 from lab.images import BUSYBOX
 

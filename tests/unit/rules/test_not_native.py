@@ -1,6 +1,6 @@
 """Pods whose proxy must not be native, most as seen on a cluster: they would fail or run on.
 
-Then other sidecars than Istio's, which become native at admission (`native.convert`).
+Then other sidecars than Istio's, which become native at admission (`native_sidecars.convert`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from istio_aux.model.limits import Limit
 from istio_aux.model.owners import JobCounts, JobSpec
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.resources import quantity
-from istio_aux.start import native, review
+from istio_aux.start import native_sidecars, review
 from istio_aux.start.review import Outcome
 from lab.sidecar_cases import CASES, JOB, OPTION, RULED, Case, container, outcome
 from lab.sidecar_cases import NOT_NATIVE as KEPT_CLASSIC
@@ -72,7 +72,7 @@ def limit(amount: str, name: str = "limits.memory") -> tuple[Limit, ...]:
     return (Limit(name="ResourceQuota small", most={name: quantity(amount)}),)
 
 
-ENDS, RAISES = "the payload ends the proxy itself: ", f"{native.RAISES}: "
+ENDS, RAISES = "the payload ends the proxy itself: ", f"{native_sidecars.RAISES}: "
 ALWAYS = {"restartPolicy": "Always"}
 BY_A_JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "1", "controller": True}
 UNSUITED: dict[str, tuple[dict[str, Any], str]] = {
@@ -95,7 +95,7 @@ UNSUITED: dict[str, tuple[dict[str, Any], str]] = {
         f"{RAISES}requests.memory, by the pod's own resources",
     ),
     "unreadable": (needing(needs("many")), f"{RAISES}not known"),
-    "too many": (needing(*[needs("1")] * native.MOST_JUDGED), "too much to judge: it has"),
+    "too many": (needing(*[needs("1")] * native_sidecars.MOST_JUDGED), "too much to judge: it has"),
     "templates": (
         pod(annotations={TEMPLATES: "sidecar,custom"}), "templates that were not tried: annotation"
     ),

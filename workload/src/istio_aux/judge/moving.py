@@ -37,7 +37,7 @@ from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
 from istio_aux.model.text import listed
 from istio_aux.model.webhooks import revision_label
-from istio_aux.start import native
+from istio_aux.start import native_sidecars
 from istio_aux.start.plan import before_injection
 
 MOST = 100  # Namespaces that are shown.
@@ -112,12 +112,12 @@ _OBSTACLES = (
     ),
     Obstacle(
         Code.UNTRIED,
-        f"have {native.UNTRIED}",
+        f"have {native_sidecars.UNTRIED}",
         f'try them on one pod with {NATIVE_SIDECAR}: "true"',
     ),
     Obstacle(
         Code.SHORT_GRACE,
-        f"may fail: {native.SHORT_GRACE}, and their Job counts exit codes of proxies",
+        f"may fail: {native_sidecars.SHORT_GRACE}, and their Job counts exit codes of proxies",
         f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
         Verdict.PROBLEM,
     ),
@@ -288,10 +288,10 @@ class Survey:
 def _native(
     pod: Pod, injection: InjectionRequest, how: StartPolicy, kept: bool
 ) -> Iterator[Obstacle]:
-    stays = kept and native.certain(pod, how)
+    stays = kept and native_sidecars.certain(pod, how)
     if stays:
         yield _KEPT
-    for reason in () if stays else native.reasons(pod, how):
+    for reason in () if stays else native_sidecars.reasons(pod, how):
         fails = reason.code is Code.END_PROXY and how.job is not None and how.job.restarts
         yield _FAILS if fails else _FOUND[reason.code]
     if how.counted:

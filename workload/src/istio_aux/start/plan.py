@@ -1,6 +1,7 @@
 """What admission changes in a new pod: it asks for a sidecar, which starts before the payload.
 
-`hold` has a classic proxy start first; `native` says which proxies and other containers are native.
+`hold` has a classic proxy start first; `native_sidecars` says which proxies and other containers
+are native.
 
 Plans are idempotent: a pod that has what it needs gets no operations. Istio's rules are those of
 pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.yaml.
@@ -43,7 +44,7 @@ from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, P
 from istio_aux.model.pod_settings import InjectionRequest, PodSettings, unread
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.text import one_line
-from istio_aux.start import hold, native, patch
+from istio_aux.start import hold, native_sidecars, patch
 from istio_aux.start.patch import Step
 
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
@@ -124,10 +125,10 @@ def plan(
     refused = next(injection.refusals(), "")
     steps = [order := _start_order(pod, how, settings.start, refused), _said(pod, order)]
     if not refused:
-        steps.append(_peers(pod, how, settings))
+        steps.append(_peers(pod, how.peers, settings))
         steps.append(_losses(pod, how, native=order.native))
         steps.append(
-            native.convert(
+            native_sidecars.convert(
                 pod,
                 how,
                 settings,
@@ -135,7 +136,7 @@ def plan(
                 known=(settings.start or how.mode) is not StartMode.NONE,
             )
         )
-    depends = native.depends_on_job(pod, how, steps[-1])
+    depends = native_sidecars.depends_on_job(pod, how, steps[-1])
     planned = Plan.of(pod, steps)
     reason = planned.reason
     if label:
@@ -165,38 +166,32 @@ def _said(pod: Pod, order: Step) -> Step:
     return Step(writes=writes)
 
 
-def _peers(pod: Pod, how: StartPolicy, settings: PodSettings) -> Step:
-    """Say which ports of the pod its proxy receives."""
-    ports = None if injected.on(pod.metadata) else _inbound_ports(pod, how.peers, settings)
-    if ports is None:
-        return Step()
-    return Step(f"inbound ports of the proxy: {ports or 'none'}", {INCLUDED: ports})
-
-
-def _inbound_ports(pod: Pod, option: Peers, settings: PodSettings) -> str | None:
-    """Decide which ports of a new pod Istio's proxy receives; peers reach the others directly.
+def _peers(pod: Pod, option: Peers, settings: PodSettings) -> Step:
+    """Say which ports of a new pod Istio's proxy receives; peers reach the others directly.
 
     Workers of a distributed Job listen on ports that no Service declares. A client's proxy knows
     only the ports of Services, so it sends plaintext to these, which STRICT mTLS resets (istio
     PassthroughCluster). Istio's annotation `includeInboundPorts` leaves them out of the mesh: the
-    node redirects the listed ports to the proxy and no others (istio tools/istio-
-    iptables/pkg/capture/run.go handleInboundPortsInclude). What the pod sends is not changed.
+    node redirects the listed ports to the proxy and no others (istio
+    tools/istio-iptables/pkg/capture/run.go handleInboundPortsInclude). What the pod sends is not
+    changed.
 
     Nothing here changes the label `security.istio.io/tlsMode`: one endpoint without it turns the
     clients of a whole headless Service to plaintext.
 
-    Returns the new value of `includeInboundPorts`, None if it does not change: a bad value of the
-    pod's own annotation opens no port. The option is for pods that end; the annotation counts
-    whether the pod ends or not.
+    A bad value of the pod's own annotation opens no port. The option is for pods that end; the
+    annotation counts whether the pod ends or not.
     """
     own = settings.peers
     if (own or option) is Peers.MESH or (own is None and pod.restart_policy == "Always"):
-        return None
+        return Step()
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
-    if settings.problem(PEERS) or any(author.on(pod.metadata) for author in _authors):
-        return None
+    decided = any(each.on(pod.metadata) for each in (injected, *_authors))
+    if decided or settings.problem(PEERS):
+        return Step()
     in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
-    return ",".join(map(str, () if in_no_service else _declared_ports(pod)))
+    ports = ",".join(map(str, () if in_no_service else _declared_ports(pod)))
+    return Step(f"inbound ports of the proxy: {ports or 'none'}", {INCLUDED: ports})
 
 
 def _declared_ports(pod: Pod) -> list[int]:
@@ -314,7 +309,7 @@ def _on_request(
     due = _native_is_due(pod, how, own)
     harm = None
     if asked or (due and unsaid):
-        harm = next(native.reasons(pod, how), None)
+        harm = next(native_sidecars.reasons(pod, how), None)
     if harm and not (asked or own is StartMode.NATIVE):
         return hold.order(
             pod,
@@ -340,7 +335,7 @@ def _unasked(
     merge: hold.Merge,
 ) -> Step:
     """Leave the start to Istio, which makes the proxy native with or without istio-aux."""
-    if own is not StartMode.NATIVE and (harm := native.certain(pod, how)):
+    if own is not StartMode.NATIVE and (harm := native_sidecars.certain(pod, how)):
         order = hold.order(pod, merge, harm)
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(harm, 255)}
         return replace(order, writes={**classic, **order.writes})
@@ -351,7 +346,7 @@ def _unasked(
         limits=how.limits or (),
     )
     ends = pod.restart_policy != "Always"
-    harm = next(native.reasons(pod, known), None) if ends else None
+    harm = next(native_sidecars.reasons(pod, known), None) if ends else None
     warnings = _although(harm, "as Istio makes it unasked")
     if (own or how.mode) is StartMode.HOLD:
         return replace(hold.order(pod, merge, warnings=warnings), native=True)
