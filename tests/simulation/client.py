@@ -169,7 +169,8 @@ class ModelClient(Client):
         read = self._process.read.get((request.to.namespace, request.to.name), request.read)
         request = request._replace(read=read)
         socket = _Socket(self._cluster, request)
-        self._cluster.judge.sent(request)
+        if request.to.part != "portforward":  # That alone has no effect: a frame follows, or none.
+            self._cluster.judge.sent(request)
         await self._travel(request, socket.connect)
         try:
             yield socket
@@ -361,6 +362,7 @@ class _Socket:
     async def send_bytes(self, _data: bytes) -> None:
         """Send a frame; it arrives a little later."""
         request = self._request._replace(sent=self._cluster.world.now)
+        self._cluster.judge.sent(request)
         self._cluster.world.after(self._cluster.network.latency(), self._arrive, request)
 
     def _arrive(self, request: Request) -> None:
