@@ -152,11 +152,11 @@ def _once(read_kubelet: Any) -> Any:
 
 
 def _by_the_wall(held: Any) -> Any:
-    def aged(before: Any, pods: Any, now: Any, *more: Any) -> Any:
-        found = held(before, pods, now, *more)
+    def aged(before: Any, pods: Any, now: Any, limits: Any, gone: Any) -> Any:
+        found = held(before, pods, now, limits, gone)
         for pod in pods:
             if (why := f"{pod.name} is in the mesh and is not Ready yet") in found:
-                found[why] = now.monotonic - max(now.wall - pod.created, 0.0)
+                found[why] = now.monotonic - max(now.wall - pod.created, 0.0) + limits.patience
         return found
 
     return aged

@@ -49,7 +49,7 @@ def bare(name: str, uid: str = "", *, ready: bool = True, **more: Any) -> Replic
         name=name,
         uid=uid or f"old-{name}",
         ready=ready,
-        ordinal=int(place) if place.isdigit() else None,
+        ordinal=int(place) if place.isdigit() else -1,
         **details,
     )
 

@@ -98,7 +98,7 @@ class PodController(msgspec.Struct, frozen=True):
     is_job: bool = False  # Whether its kind is known to make pods that finish.
     # Why no controller is known to replace the pod; empty if one is.
     obstacle: str = "the pod has no controller that would make a new one"
-    ordinal: int | None = None  # The number of a StatefulSet's pod, from its name.
+    ordinal: int = -1  # The number of a StatefulSet's pod, from its name; -1: it has none.
 
     @property
     def again(self) -> str:
@@ -122,7 +122,7 @@ def controls(owner: OwnerReference | None, name: str) -> PodController:
         owner.uid,
         is_job,
         obstacle,
-        int(number[1]) if number else None,
+        int(number[1]) if number else -1,
     )
 
 

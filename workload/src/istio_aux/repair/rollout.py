@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import pairwise
+from itertools import count
 
 import msgspec
 
@@ -102,7 +102,7 @@ class Replica(Struct, frozen=True, gc=False):
     ready: bool = False
     deleting: bool = False  # Whether it has a deletionTimestamp.
     restart: bool = False  # Whether `repair.decide` wants it restarted.
-    ordinal: int | None = None  # Its number in a StatefulSet.
+    ordinal: int = -1  # Its number in a StatefulSet; -1: it is in none.
     created: float = 0.0  # Seconds since 1970.
     deleted: float = 0.0  # When its deletion began, by the same clock; 0 if that is not known.
 
@@ -148,9 +148,9 @@ class Rollout(Struct, frozen=True):
     refusal: str = ""  # Why the last one was refused.
     retry_at: float = 0.0  # No eviction is tried before this time.
     unreplaced: int = 0  # Evictions in a row after which no new pod came.
-    # Since when another client restarts a pod, by the reason to show.
+    # Until when it is awaited that another client restarts a pod, by the reason to show.
     held: Mapping[str, float] = {}
-    empty: float | None = None  # Since when it has no pods.
+    gone: float | None = None  # When it counts as gone, because it has no pods.
 
     @property
     def idle(self) -> bool:
@@ -224,12 +224,13 @@ def first_in_line(
         name = _namespace(key)
         return last.get(name, waiting[key]), name, waiting[key], key
 
-    while busy.total() < limits.at_once:
-        possible = [
-            key for key in waiting if key not in chosen and busy[_namespace(key)] < limits.share
-        ]
-        if not possible:
-            break
+    while possible := [
+        key
+        for key in waiting
+        if key not in chosen
+        and busy[_namespace(key)] < limits.share
+        and busy.total() < limits.at_once
+    ]:
         key = min(possible, key=turn)
         chosen.append(key)
         busy[_namespace(key)] += 1
@@ -244,22 +245,17 @@ def next_step(
 
     None: none of its pods is to be restarted, or it has had no pods for so long that it is gone.
     """
-    gone = None
-    if not pods:
-        empty = now.monotonic if rollout.empty is None else rollout.empty
-        gone = empty + 2 * limits.patience
-        if rollout.idle or now.monotonic >= gone:
-            return None
+    if rollout.gone is not None and (rollout.idle or now.monotonic >= rollout.gone):
+        return None
     if failure := rollout.failure:
-        return Stop(failure.reason, gone or failure.until, failure.uid)
+        return Stop(failure.reason, rollout.gone or failure.until, failure.uid)
     if replacing := rollout.replacing:
-        return _await(rollout, replacing, gone, now, limits)
+        return _await(rollout, replacing, now, limits)
     possible = [pod for pod in pods if pod.restart]
     if not possible:
         return None
-    waits = [(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)]
-    waits += [(reason, since + limits.patience) for reason, since in rollout.held.items()]
-    for reason, until in waits:
+    refusal = f"not restarted: {rollout.refusal}; tried again later"
+    for reason, until in {refusal: rollout.retry_at, **rollout.held}.items():
         if now.monotonic < until:
             return Defer(reason, until)
     return _choose(pods, possible)
@@ -272,12 +268,14 @@ def started(
     newest = max((each.created for each in pods), default=0.0)
     same = tuple(sorted(each.uid for each in pods if each.created == newest))
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
-    known = frozenset(each.uid for each in pods)
-    ending = frozenset(each.uid for each in pods if each.deleting)
-    return msgspec.structs.replace(
-        rollout,
-        replacing=Replacement(old, now.monotonic, known, ending, sent=sent),
+    replacing = Replacement(
+        old,
+        now.monotonic,
+        known=frozenset(each.uid for each in pods),
+        ending=frozenset(each.uid for each in pods if each.deleting),
+        sent=sent,
     )
+    return msgspec.structs.replace(rollout, replacing=replacing)
 
 
 def accepted(rollout: Rollout) -> Rollout:
@@ -337,13 +335,9 @@ def restored(
         return msgspec.structs.replace(
             rollout, replacing=msgspec.structs.replace(own, since=now.monotonic, sent=True)
         )
+    known = frozenset(pod.uid for pod in pods if record.knew(pod.uid, pod.created))
     return msgspec.structs.replace(
-        rollout,
-        replacing=Replacement(
-            record,
-            now.monotonic,
-            frozenset(pod.uid for pod in pods if record.knew(pod.uid, pod.created)),
-        ),
+        rollout, replacing=Replacement(record, now.monotonic, known | {record.uid})
     )
 
 
@@ -358,9 +352,12 @@ def observed(
 
     ``gone`` has the pods of a StatefulSet whose name is not back yet, and since when.
     """
-    empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
-    held = _held(rollout.held, pods, now, limits, gone)
-    rollout = msgspec.structs.replace(rollout, held=held, empty=empty)
+    ends = now.monotonic + 2 * limits.patience if rollout.gone is None else rollout.gone
+    rollout = msgspec.structs.replace(
+        rollout,
+        held=_held(rollout.held, pods, now, limits, gone),
+        gone=None if pods else ends,
+    )
     if failure := rollout.failure:
         own = [pod for pod in pods if failure.of(pod)]
         well = [pod for pod in pods if pod.sidecar is Sidecar.PRESENT and not pod.deleting]
@@ -369,11 +366,11 @@ def observed(
         )
         if now.monotonic < failure.until and not helped:
             return rollout
-        rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
+        rollout = Rollout(held=rollout.held, gone=rollout.gone, replacing=rollout.replacing)
     replacing = rollout.replacing
     if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
-        replacing = None  # Another client deleted the pod before us.
-        rollout = msgspec.structs.replace(rollout, replacing=None)
+        # Another client deleted the pod before us.
+        return msgspec.structs.replace(rollout, replacing=None)
     return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
 
 
@@ -385,7 +382,7 @@ def _observe(
     limits: RolloutLimits,
 ) -> Rollout:
     """Find out whether the pod was replaced, and whether that helped."""
-    idle = Rollout(held=rollout.held, empty=rollout.empty)
+    idle = Rollout(held=rollout.held, gone=rollout.gone)
     old = replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
         if replacing.sent and not (there := {pod.uid for pod in pods}) <= replacing.known:
@@ -400,15 +397,14 @@ def _observe(
     rollout = msgspec.structs.replace(
         rollout, replacing=msgspec.structs.replace(replacing, deleted=deleted)
     )
-    known = replacing.known | {old.uid}
     new = [
         pod
         for pod in (pods if replacing.sent else ())
         # A pod that the watch shows late may be an earlier replacement of another pod.
-        if pod.uid not in known
+        if pod.uid not in replacing.known
         and pod.created >= int(deleted)
         # In a StatefulSet the replacement has the same name.
-        and (pod.ordinal is None or pod.name == old.pod)
+        and (pod.ordinal < 0 or pod.name == old.pod)
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
@@ -441,7 +437,7 @@ def _sidecar(action: RepairAction) -> Sidecar:
 
 
 def _await(
-    rollout: Rollout, replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
+    rollout: Rollout, replacing: Replacement, now: Moment, limits: RolloutLimits
 ) -> Defer | Stop:
     awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready in the mesh"
     unconfirmed = replacing.since + limits.unconfirmed
@@ -449,7 +445,7 @@ def _await(
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
         # If there is a new pod, it is awaited further.
-        until = gone or (again if now.monotonic < again else None)
+        until = rollout.gone or (again if now.monotonic < again else None)
         return Stop(f"{awaited} after {limits.patience:g} s", until)
     return Defer(f"{awaited} yet", unconfirmed if now.monotonic < unconfirmed else late)
 
@@ -466,25 +462,27 @@ def _held(
     limits: RolloutLimits,
     gone: Mapping[str, float],
 ) -> dict[str, float]:
-    """Find the pods that another client restarts, and since when.
+    """Find the pods that another client restarts, and until when they are awaited.
 
     The client is a drain, a new revision of the template, or an earlier leader that is not in the
     Lease. Such a pod is waited for no longer than any replacement: its readiness may depend on
     something else, its node may be lost, and a StatefulSet may be smaller now.
     """
-    held = {f"{name} is gone, and not back yet": since for name, since in gone.items()}
-    seen = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
+    held = {
+        f"{name} is gone, and not back yet": since + limits.patience for name, since in gone.items()
+    }
+    late = now.monotonic + limits.patience
+    seen = {f"{pod.name} is being deleted": late for pod in pods if pod.deleting}
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
-            seen[f"{pod.name} is in the mesh and is not Ready yet"] = now.monotonic
+            seen[f"{pod.name} is in the mesh and is not Ready yet"] = late
     # A new process does not know which pods went just before. The StatefulSet may also begin with
     # another number (spec.ordinals.start), so the wait is shorter.
-    ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
-    gap = next((low + 1 for low, high in pairwise([-1, *ordinals]) if high > low + 1), None)
-    if gap is not None:
-        since = now.monotonic + limits.unconfirmed - limits.patience
-        seen[f"there is no pod with the ordinal {gap}"] = since
-    return held | {reason: before.get(reason, since) for reason, since in seen.items()}
+    ordinals = {pod.ordinal for pod in pods if pod.ordinal >= 0}
+    gap = next(number for number in count() if number not in ordinals)
+    if gap < max(ordinals, default=0):
+        seen[f"there is no pod with the ordinal {gap}"] = now.monotonic + limits.unconfirmed
+    return held | {reason: before.get(reason, until) for reason, until in seen.items()}
 
 
 def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defer:
@@ -494,20 +492,16 @@ def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defe
     processReplica), unless its podManagementPolicy is Parallel, which is not known here. So no pod
     behind such a gap is evicted, and the pod in the gap goes first.
     """
-    if any(pod.ordinal is None for pod in possible):
+    if any(pod.ordinal < 0 for pod in possible):
         return Next(min(possible, key=lambda pod: (pod.ready, pod.name)))
-    gap = min((pod for pod in pods if not pod.ready), key=_ordinal, default=None)
+    gap = min((pod for pod in pods if not pod.ready), key=lambda pod: pod.ordinal, default=None)
     if gap is not None:
         if gap.restart:
             return Next(gap)
-        possible = [pod for pod in possible if _ordinal(pod) < _ordinal(gap)]
+        possible = [pod for pod in possible if pod.ordinal < gap.ordinal]
         if not possible:
             return Defer(f"{gap.name} is not Ready, and comes before the others")
-    return Next(max(possible, key=_ordinal))
-
-
-def _ordinal(pod: Replica) -> int:
-    return -1 if pod.ordinal is None else pod.ordinal
+    return Next(max(possible, key=lambda pod: pod.ordinal))
 
 
 def _namespace(key: str) -> str:

@@ -423,7 +423,7 @@ class PodStore:
             stored.owner = None
             old.pods.remove(stored)
             name = stored.key.name
-            if stored.replica.ordinal is not None and all(pod.key.name != name for pod in old.pods):
+            if stored.replica.ordinal >= 0 and all(pod.key.name != name for pod in old.pods):
                 gone = {**old.gone, name: self._now().monotonic}
                 old.gone = dict([*gone.items()][-_GONE:])  # A tenant may make pods of any name.
             if old.rollout.idle:
