@@ -31,8 +31,8 @@ from istio_aux.model.pod import Metadata, OwnerReference, Pod
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import Configuration, ControlPlane, EndpointSlice, Namespace, Service
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Sidecar
+from istio_aux.repair.rules import Candidate
 from istio_aux.settings import DEFAULTS
 from istio_aux.wiring import Wiring
 from lab.nightly import NIGHTLY

@@ -14,9 +14,8 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import convert
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.repair.ambient import Captures, CniAgents
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Sidecar
-from istio_aux.repair.rules import AwaitCapture, Captured, ReportUnmeshed
+from istio_aux.repair.rules import AwaitCapture, Candidate, Captured, ReportUnmeshed
 from msgspec import structs
 from simulation.store import Path, Stored
 from unit.asynchronous import until

@@ -22,9 +22,9 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Sidecar
+from istio_aux.repair.rules import Candidate
 from istio_aux.telemetry import Telemetry
 from oracle.pods import pod as oracles
 from unit.leading import Led

@@ -39,7 +39,7 @@ from istio_aux.model.webhooks import Configuration
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import decide
 from istio_aux.repair import rules as repair
-from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import Candidate
 from istio_aux.settings import read_published
 from msgspec.structs import replace
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded

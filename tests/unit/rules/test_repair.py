@@ -16,9 +16,9 @@ from istio_aux.model.findings import Code
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
 from istio_aux.model.text import with_article
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     AwaitCapture,
+    Candidate,
     Captured,
     NotKnown,
     RepairAction,

@@ -12,7 +12,6 @@ import pytest
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.repair import rollout as rollouts
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import (
     Defer,
     Next,
@@ -32,6 +31,7 @@ from istio_aux.repair.rollout import (
     restored,
     started,
 )
+from istio_aux.repair.rules import Candidate
 from msgspec import structs
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, unmeshed

@@ -13,7 +13,7 @@ from istio_aux.model.applications import Application
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rules
-from istio_aux.repair.candidate import Candidate
+from istio_aux.repair.rules import Candidate
 from msgspec import structs
 from unit.rules.pods import JOB, RUNNING, State, document
 

@@ -23,10 +23,10 @@ from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy
 from istio_aux.model.text import NO_COMMAND, Command, command
 from istio_aux.quit.rules import Action, Quit, Report
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     SETTLED,
     Around,
+    Candidate,
     NotKnown,
     RepairAction,
     ReportUnmeshed,

@@ -10,8 +10,14 @@ from istio_aux.injector.capture import Agent, CniConfig, NodeAgent, NodeAgents, 
 from istio_aux.model.findings import Code
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Key, Pod
-from istio_aux.repair.candidate import HALF_CAPTURED, Candidate
-from istio_aux.repair.rules import AwaitCapture, RepairAction, ReportUnmeshed, Restart
+from istio_aux.repair.rules import (
+    HALF_CAPTURED,
+    AwaitCapture,
+    Candidate,
+    RepairAction,
+    ReportUnmeshed,
+    Restart,
+)
 
 
 class CniAgents:

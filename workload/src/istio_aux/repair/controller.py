@@ -36,10 +36,9 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.model.text import listed
 from istio_aux.repair import rollout
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, application_status, oldest
-from istio_aux.repair.rules import ReportUnmeshed, Restart
+from istio_aux.repair.rules import Candidate, ReportUnmeshed, Restart
 from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
 from istio_aux.tasks import end_tasks, endless_task, running, wait
 from istio_aux.telemetry import Telemetry

@@ -16,9 +16,8 @@ from istio_aux.model.found import Found
 from istio_aux.model.owners import workload
 from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.text import listed
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rollout import Defer, Sidecar, Stop
-from istio_aux.repair.rules import ReportUnmeshed, Restart
+from istio_aux.repair.rules import Candidate, ReportUnmeshed, Restart
 from istio_aux.repair.store import PodStore, StoredPod
 
 _log = logging.getLogger(__name__)

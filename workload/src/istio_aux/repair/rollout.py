@@ -43,10 +43,10 @@ import msgspec
 from istio_aux.model.election import NEWEST, Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Struct
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.rules import (
     SETTLED,
     AwaitCapture,
+    Candidate,
     Captured,
     RepairAction,
     ReportUnmeshed,

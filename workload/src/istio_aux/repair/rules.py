@@ -14,22 +14,118 @@ from msgspec import structs
 
 from istio_aux.injector.capture import NodeAgent
 from istio_aux.injector.injection import Expectation
-from istio_aux.model.annotations import INJECTED, REDIRECTION, text_label
+from istio_aux.model import kept, owners
+from istio_aux.model.annotations import INJECTED, REDIRECTION, redirection, text_label
 from istio_aux.model.applications import Application, Applications, PodOptions
 from istio_aux.model.findings import Code
-from istio_aux.model.kept import MOST, Reasoned
 from istio_aux.model.names import JUJU_PODS
-from istio_aux.model.owners import PodController
-from istio_aux.model.pod import PROXY
+from istio_aux.model.pod import PROXY, Key, OwnerReference, Pod, Struct, interned, shared
 from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.model.selectors import LONGEST_NAME
 from istio_aux.model.text import with_article
-from istio_aux.repair.candidate import CAPTURED, HALF_CAPTURED, Candidate
+
+_WORD = 16  # Characters of a phase or of INJECT that are stored: known values have nine at most.
+# The condition of a pod with a network (KEP-3085, on since Kubernetes 1.29).
+_NETWORK = "PodReadyToStartContainers"
+# Values of `REDIRECTION` once ztunnel has taken the pod, and while the pod's traffic is led to a
+# ztunnel that has not.
+CAPTURED, HALF_CAPTURED = "enabled", "pending"
+RENEWED = 60.0  # Seconds within which a pod that starts on its node gets its first network.
+
+
+class Candidate(Struct, frozen=True):
+    """All that repair reads of a pod, and stores of one that may lack its sidecar."""
+
+    key: Key = Key("", "", "")
+    version: str = ""
+    created: float = 0.0  # Seconds since 1970.
+    owner: OwnerReference | None = None  # The pod's controller.
+    injection: InjectionRequest = InjectionRequest()
+    phase: str = ""
+    ready: bool = False
+    too_much: int = 0  # Bytes of its names and labels, if they are too many to store.
+    names_proxy: bool = False
+    deleting: bool = False  # Whether it has a deletionTimestamp.
+    deleted: float = 0.0  # When its deletion began; 0 if that is not known.
+    node: str = ""
+    redirection: str = ""  # Value of `REDIRECTION`: `enabled`, `pending`, or empty.
+    # When the pod got its network, in seconds since 1970; 0: it has no address.
+    addressed: float = 0.0
+    # Whether its network may be the second, and `redirection` from the first.
+    renewed: bool = False
+
+    @classmethod
+    def of(cls, pod: Pod) -> Candidate:
+        """Read a pod."""
+        meta = pod.metadata
+        injection = InjectionRequest.of(pod)
+        if owner := owners.controller(meta):  # Thousands of owners differ only in name and uid.
+            owner = interned(
+                structs.replace(
+                    owner, api_version=shared(owner.api_version), kind=shared(owner.kind)
+                )
+            )
+        created = meta.creation_timestamp
+        ends = meta.deletion_timestamp
+        grace = meta.deletion_grace_period_seconds
+        said = kept.size((meta.key, pod.spec.node_name, owner, pod.labels))
+        started = pod.status.start_time
+        captured = shared(redirection.get(meta) or "")
+        made = [
+            condition.last_transition_time
+            for condition in pod.status.conditions or ()
+            if condition.type == _NETWORK
+        ]
+        got = next(filter(None, (*made, started, created)), None)
+        network = got.timestamp() if got else 1.0
+        if injection.annotation:
+            injection = structs.replace(injection, annotation=injection.annotation[:_WORD])
+        return cls(
+            key=meta.key,
+            version=meta.resource_version,
+            created=created.timestamp() if created else 0.0,
+            owner=owner,
+            injection=injection,
+            too_much=said if said > kept.MOST else 0,
+            phase=shared((pod.status.phase or "")[:_WORD]),
+            ready=pod.ready,
+            names_proxy=pod.names_proxy,
+            deleting=ends is not None,
+            # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to
+            # the present (apiserver rest.BeforeDelete), which does not say when the deletion began.
+            deleted=ends.timestamp() - grace if ends and grace else 0.0,
+            node=shared((pod.spec.node_name or "")[:LONGEST_NAME]),
+            redirection=captured,
+            addressed=network if pod.status.pod_ip else 0.0,
+            renewed=captured == CAPTURED
+            and network > (started.timestamp() if started else network) + RENEWED,
+        )
+
+    @classmethod
+    def sibling(cls, pod: Pod) -> Candidate:
+        """Read only the fields by which pods of one controller are compared, and no containers."""
+        return cls(
+            key=pod.metadata.key,
+            owner=owners.controller(pod.metadata),
+            deleting=pod.metadata.deletion_timestamp is not None,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the pod has succeeded or failed."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def controller(self) -> owners.PodController:
+        """The controller that makes another pod in its place, if there is one."""
+        return owners.controls(self.owner, self.key.name)
+
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
 
-class Skip(Reasoned, frozen=True):
+class Skip(kept.Reasoned, frozen=True):
     """Do nothing: the pod needs no sidecar, or must not be touched."""
 
 
@@ -41,11 +137,11 @@ class Captured(Skip, frozen=True):
     """Do nothing: the pod is in its ambient mesh."""
 
 
-class AwaitCapture(Reasoned, frozen=True):
+class AwaitCapture(kept.Reasoned, frozen=True):
     """Decide again once the pod has an address, or has had one for `SETTLED` seconds."""
 
 
-class ReportUnmeshed(Reasoned, frozen=True):
+class ReportUnmeshed(kept.Reasoned, frozen=True):
     """Do not restart the pod, which is not in its mesh; the reason says why not."""
 
     # `MESH_UNKNOWN`: not known whether the pod should be in a mesh, or whether it is.
@@ -58,7 +154,7 @@ class ReportUnmeshed(Reasoned, frozen=True):
         return self.code is not Code.MESH_UNKNOWN
 
 
-class Restart(Reasoned, frozen=True):
+class Restart(kept.Reasoned, frozen=True):
     """Replace the pod, only in the version that was seen.
 
     It is evicted, never deleted: that would bypass PodDisruptionBudgets.
@@ -244,7 +340,7 @@ def _doubts(pod: Candidate) -> Iterator[str]:
     if pod.too_much:
         yield (
             f"too much to judge: the pod has {pod.too_much} bytes of names and labels, not at most"
-            f" {MOST}"
+            f" {kept.MOST}"
         )
     if pod.names_proxy:
         yield f"container {PROXY} without annotation {INJECTED}"
@@ -260,7 +356,9 @@ def _reasons_to_keep_uncaptured(judged: ReportUnmeshed, agent: NodeAgent) -> Ite
         yield f"not known which pods istio-cni captures: {agent.lacks}"
 
 
-def _reasons_to_keep(pod: Candidate, owner: PodController, live: bool | None) -> Iterator[str]:
+def _reasons_to_keep(
+    pod: Candidate, owner: owners.PodController, live: bool | None
+) -> Iterator[str]:
     """Yield why an unmeshed pod is not restarted although the policy restarts pods."""
     if not live:
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.

@@ -30,12 +30,12 @@ from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair.ambient import Captures, CniAgents
-from istio_aux.repair.candidate import Candidate
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import IDLE, Failure, Replica, Rollout, RolloutLimits, Sidecar, Step
 from istio_aux.repair.rules import (
     SETTLED,
     Around,
+    Candidate,
     Captured,
     NotKnown,
     RepairAction,
