@@ -77,13 +77,13 @@ class Captures:
         """``settled``: seconds after which an uncaptured pod is outside; see `rules.SETTLED`."""
         self._now = clock
         self._settled = settled
-        self._since: dict[Key, tuple[float, _Evidence]] = {}
+        self._seen: dict[Key, _Evidence] = {}  # Of each pod whose time has begun.
         self._waiting: dict[Key, float] = {}  # When those are decided on again, in order.
 
     def settled(self, pod: Candidate, agent: NodeAgent) -> bool:
         """Whether all that matters about the pod has been the same for long enough."""
-        since, seen = self._since.get(pod.key, (0.0, None))
-        return seen == _evidence(pod, agent) and self._now().monotonic >= since + self._settled
+        same = self._seen.get(pod.key) == _evidence(pod, agent)
+        return same and self._waiting.get(pod.key, 0.0) <= self._now().monotonic
 
     def decided(self, pod: Candidate, agent: NodeAgent, action: RepairAction) -> bool:
         """Remember what follows from a decision on the pod; return whether its time begins."""
@@ -95,18 +95,17 @@ class Captures:
                     pod.addressed or pod.redirection == HALF_CAPTURED
                 )
         seen = _evidence(pod, agent)
-        if counts and self._since.get(pod.key, (0.0, None))[1] == seen:
+        if counts and self._seen.get(pod.key) == seen:
             return False
         self.forget(pod.key)
         if counts:
-            now = self._now().monotonic
-            self._since[pod.key] = now, seen
-            self._waiting[pod.key] = now + self._settled
+            self._seen[pod.key] = seen
+            self._waiting[pod.key] = self._now().monotonic + self._settled
         return counts
 
     def forget(self, key: Key) -> None:
         """The pod is captured or gone."""
-        self._since.pop(key, None)
+        self._seen.pop(key, None)
         self._waiting.pop(key, None)
 
     @property

@@ -12,7 +12,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
 
 import msgspec
 
@@ -80,10 +79,9 @@ class Recalled:
 
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
-        known = self.failures.get(key), self.replaced.get(key)
+        yield from filter(None, (self.failures.get(key), self.replaced.get(key)))
         self._failures.pop(key, None)
         self._replaced.pop(key, None)
-        yield from filter(None, known)
 
     @property
     def failures(self) -> dict[str, Failure]:
@@ -219,8 +217,7 @@ class PodStore:
         self._recorder = recorder
         self._woken = woken
         self.owners: dict[str, PodOwner] = {}
-        self._outdated: dict[str | None, None] = {}  # Namespaces to decide on again; None: all.
-        self._deciding = False
+        self._outdated: dict[Key, StoredPod] = {}  # To decide on again.
         self.control_planes, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
         self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # `pods`, by namespace.
@@ -246,13 +243,11 @@ class PodStore:
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
         injection = candidate.injection.admitted(self.applications, self._options.inject)
-        expectation = UNKNOWN
         # A pod that refuses a sidecar may be ambient: the CNI ignores labels about injection.
-        if refuses := injection.asks is False:
-            expectation = msgspec.structs.replace(UNKNOWN, ambient=True)
+        refuses = injection.asks is False
         action = decide(
             msgspec.structs.replace(candidate, injection=injection),
-            Around(expectation),
+            Around(msgspec.structs.replace(UNKNOWN, ambient=refuses)),
             self._policy,
         )
         if isinstance(action, Skip) and not (refuses and isinstance(action, NotKnown | Captured)):
@@ -299,56 +294,49 @@ class PodStore:
 
     def sidecars(self, selected: Collection[str]) -> Counter[str]:
         """How many pods have a sidecar, by namespace: selected ones, and those of applications."""
-        found = Counter[str]()
-        for name, pods in self._by_namespace.items():
-            every = name in selected
-            found[name] = sum(
-                every or self.applications.covers(name, pod.application)
-                for pod in pods.values()
-                if pod.has_sidecar
+        return Counter(
+            key.namespace
+            for key, pod in self.pods.items()
+            if pod.has_sidecar
+            and (
+                key.namespace in selected
+                or self.applications.covers(key.namespace, pod.application)
             )
-        return +found
+        )
 
     def invalidate(self, namespace: str | None = None) -> None:
         """Decide again on the pods of a namespace, or on all, when `catch_up` runs next."""
-        self._outdated[namespace] = None
+        self._outdated |= self.pods if namespace is None else self._by_namespace.get(namespace, {})
         self._woken.set()
 
     @property
     def undecided(self) -> bool:
         """Whether decisions are out of date."""
-        return bool(self._outdated or self._nodes) or self._deciding
+        return bool(self._outdated or self._nodes)
 
     async def catch_up(self) -> None:
         """Decide again on all pods whose decisions are out of date, in batches."""
         nodes, self._nodes = self._nodes, set[str]()
-        due = [self.pods[key] for key in self.captures.due()]
+        self._outdated |= {key: self.pods[key] for key in self.captures.due()}
         if nodes:
-            due += (pod for pod in self.pods.values() if pod.bare and pod.bare.node in nodes)
-        await self._decide_again(due)
+            self._outdated |= {
+                key: pod for key, pod in self.pods.items() if pod.bare and pod.bare.node in nodes
+            }
         while self._outdated:
-            outdated = self._outdated
-            self._outdated = dict[str | None, None]()
-            self._deciding = True
-            pods = [self._by_namespace.get(name, {}) for name in outdated if name is not None]
-            pods = [self.pods] if None in outdated else pods
-            await self._decide_again(chain.from_iterable(each.values() for each in pods))
-        self._deciding = False
-
-    async def _decide_again(self, pods: Iterable[StoredPod]) -> None:
-        for number, stored in enumerate([*pods]):
-            if number % BATCH == 0:
-                await asyncio.sleep(0)
-            if self.pods.get(stored.key) is not stored:
-                continue
-            try:
-                self._decide(stored)
-            except Exception:  # One pod's failure must not stop the others.
-                self._recorder.unhandled(stored.key)
+            for number, key in enumerate([*self._outdated]):
+                if number % BATCH == 0:
+                    await asyncio.sleep(0)
+                stored = self._outdated.pop(key)
+                try:
+                    self._decide(stored)
+                except Exception:  # One pod's failure must not stop the others.
+                    self._recorder.unhandled(key)
+        self._outdated.clear()  # Its memory is as large as it was.
 
     def _decide(self, stored: StoredPod) -> None:
-        """Decide on a pod by the present state of the store."""
-        if (candidate := stored.candidate) is None:
+        """Decide on a pod by the present state of the store, unless it is gone."""
+        candidate = stored.candidate
+        if candidate is None or self.pods.get(stored.key) is not stored:
             return
         stored.action = _UNDECIDED  # If the decision fails, nothing is done.
         new, expectation = as_admitted(
@@ -430,8 +418,7 @@ class PodStore:
                 self.forget(old)
             self.queue(old, restart=stored.replica.restart)
         if reference and uid:
-            new = PodOwner(stored.key.namespace, reference, [stored])
+            new = PodOwner(stored.key.namespace, reference)
             stored.owner = owner = self.owners.setdefault(new.key, new)
-            if owner is not new:
-                owner.pods.append(stored)
+            owner.pods.append(stored)
             owner.gone.pop(stored.key.name, None)
