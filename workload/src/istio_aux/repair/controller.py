@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -109,8 +109,6 @@ class RepairController:
 
     def lead(self, leading: bool) -> None:
         """Start or stop restarting pods."""
-        if leading == self._leading:
-            return
         self._leading = self._recorder.leading = leading
         # Restarts under way are observed in any case: this process may lead again.
         for owner in list(self._active):
@@ -235,8 +233,11 @@ class RepairController:
     def _queue_all(self) -> None:
         """Queue all controllers about which something is known, or to be done."""
         for key, owner in self.store.owners.items():
-            known = owner in self._active or key in self._recalled
-            if known or any(pod.replica.restart for pod in owner.pods):
+            if (
+                owner in self._active
+                or key in self._recalled
+                or any(pod.replica.restart for pod in owner.pods)
+            ):
                 self.store.queue(owner)
 
     async def _observe_changed(self) -> None:
@@ -312,16 +313,11 @@ class RepairController:
             for owner in self._active
             if owner.rollout.replacing
         }
+        since = {key: owner.waiting or now.monotonic for key, (owner, _) in waiting.items()}
         spaces = {owner.namespace for owner in self._active}
         self._served = {name: at for name, at in self._served.items() if name in spaces}
-        since = {key: owner.waiting or now.monotonic for key, (owner, _) in waiting.items()}
-        for key in rollout.first_in_line(
-            since,
-            started,
-            self._served,
-            now,
-            self._limits,
-        )[: self._left]:
+        order = rollout.first_in_line(since, started, self._served, now, self._limits)
+        for key in order[: self._left]:
             owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(
@@ -352,10 +348,8 @@ class RepairController:
             for owner in self._active
             if isinstance(owner.step, rollout.Defer | rollout.Stop) and owner.step.until is not None
         }
-        with contextlib.suppress(TimeoutError):
-            times = filter(None, (*until.values(), self.store.captures.until))
-            async with asyncio.timeout_at(min(times, default=None)):
-                await self._woken.wait()
+        first = min(filter(None, (*until.values(), self.store.captures.until)), default=None)
+        await wait(self._woken, None if first is None else first - self._now().monotonic)
         now = self._now().monotonic
         for owner, then in until.items():
             if then <= now:
@@ -394,9 +388,8 @@ class RepairController:
                 await self._ready_to_capture(candidate.node)
             await self._compare(owner, labels)
         # Nothing is awaited between here and the request.
-        candidate = pod.candidate
-        action = pod.action
-        if why := self._superseded(owner, replacement) or self._outdated(pod):
+        candidate, action = pod.candidate, pod.action
+        if why := next(self._objections(owner, pod, replacement), ""):
             raise NotRestartedError(why, changed=True)
         if candidate is None or not isinstance(action, Restart):
             raise NotRestartedError(action.reason, changed=True)
@@ -414,26 +407,23 @@ class RepairController:
         self._recorder.restarted(pod.key, action)
         self._restarted(pod.key, action)
 
-    def _superseded(self, owner: PodOwner, replacement: rollout.Replacement | None) -> str:
-        """Why the pod must not be restarted now although it was chosen; empty if it may be."""
+    def _objections(
+        self, owner: PodOwner, pod: StoredPod, replacement: rollout.Replacement | None
+    ) -> Iterator[str]:
+        """Yield why the pod must not be restarted now although it was chosen."""
         if self._stopping or not (self._leading and self._leadership.leads()):
-            return "this process stops, or does not lead"
-        if replacement is None or owner.rollout.replacing is not replacement:
-            return "it took too long"
+            yield "this process stops, or does not lead"
         known = frozenset(each.key.uid for each in owner.pods)
-        if replacement.known != known or any(
+        if replacement is None or owner.rollout.replacing is not replacement:
+            yield "it took too long"
+        elif replacement.known != known or any(
             each.deleting and each.key.uid not in replacement.ending for each in owner.pods
         ):
-            return "its controller has other pods now, or one that is being deleted"
-        return ""
-
-    def _outdated(self, pod: StoredPod) -> str:
-        """Why the decision to restart the pod is out of date; empty if it is not."""
+            yield "its controller has other pods now, or one that is being deleted"
         if self.store.undecided:
-            return "what decides has changed"
+            yield "what decides has changed"
         if self.store.pods.get(pod.key) is not pod:
-            return "it is gone, or has finished"
-        return "" if isinstance(pod.action, Restart) else pod.action.reason
+            yield "it is gone, or has finished"
 
     async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:
         """Check that a new pod of an application that gets its label from us would get a sidecar.

@@ -12,9 +12,6 @@ from istio_aux.telemetry import Recorder, Telemetry
 
 _log = logging.getLogger(__name__)
 
-# "refused": a PodDisruptionBudget forbids it. "stopped": the new pod has no sidecar either.
-SIDECAR_RESTARTS = ("evicted", "refused", "stopped", "failed")
-
 _LOGGED = 8  # Reasons that are remembered of a pod, so that each is logged once.
 
 
@@ -26,7 +23,8 @@ class RepairRecorder(Recorder):
         self._outcomes = telemetry.counter(
             "sidecar_restarts",
             "Restarts of pods that lack a sidecar, by outcome.",
-            outcome=SIDECAR_RESTARTS,
+            # "refused": a PodDisruptionBudget forbids it. "stopped": the new pod has no sidecar.
+            outcome=("evicted", "refused", "stopped", "failed"),
         )
         self._logged: dict[Key, tuple[int, ...]] = {}  # Hashes of reasons.
         self._announced: set[Key] = set()
@@ -64,7 +62,7 @@ class RepairRecorder(Recorder):
 
     def restarted(self, pod: Key, restart: Restart) -> None:
         """The pod was evicted."""
-        self.count("evicted")
+        self._outcomes.labels("evicted").inc()
         self._log_pod(logging.INFO, "restarted", pod, reason=restart.reason)
         aim = "is captured" if restart.ambient else "gets a sidecar"
         self._event(
@@ -82,19 +80,19 @@ class RepairRecorder(Recorder):
         if changed:  # The pod has changed since it was chosen, which is no news.
             self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
             return
-        self.count("refused")
+        self._outcomes.labels("refused").inc()
         self._log_pod(logging.INFO, "restart-refused", pod, reason=why)
         if problem:
             self.unmeshed(pod, f"{problem.reason}; not restarted yet: {why}", problem.code)
 
     def failed(self, pod: Key, why: str) -> None:
         """The request was not answered: it is not known whether it was performed."""
-        self.count("failed")
+        self._outcomes.labels("failed").inc()
         self._log_pod(logging.WARNING, "restart-failed", pod, reason=why)
 
     def stopped(self, owner: str, pod: Key | None, why: str) -> None:
         """No further pod of the controller is restarted; ``pod`` gets the Event."""
-        self.count("stopped")
+        self._outcomes.labels("stopped").inc()
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
             self._event(
@@ -105,7 +103,3 @@ class RepairRecorder(Recorder):
                 "Report",
                 code=Code.RESTART_NO_HELP,
             )
-
-    def count(self, outcome: str) -> None:
-        """Count a restart, or its outcome."""
-        self._outcomes.labels(outcome).inc()
