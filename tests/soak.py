@@ -29,6 +29,7 @@ from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
+from unit.watching import fails
 
 from benchmarks.processes import usage
 
@@ -143,7 +144,9 @@ async def play(
     for part in range(parts):
         for controller, knows in handlers:
             simulated = Simulated(share, knows, begin=part * share)
-            watch = asyncio.create_task(Watch(simulated, actions.PODS, Pod, controller).run())
+            watch = asyncio.create_task(
+                Watch(simulated, actions.PODS, Pod, controller, failed=fails).run()
+            )
             await simulated.done.wait()
             watch.cancel()
             with suppress(asyncio.CancelledError):

@@ -22,6 +22,7 @@ from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, DryRun, refusal
 from unit.asynchronous import background
 from unit.istio import decision, sidecar
+from unit.watching import fails
 
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
 ENABLED = {"istio-injection": "enabled"}
@@ -132,9 +133,16 @@ async def watching(
         watcher = Watcher(client, namespaces, telemetry or Telemetry(), **options)
         quick = Backoff(0.02, 0.1)
         configurations = Watch(
-            client, actions.CONFIGURATIONS, Configuration, watcher.configurations, backoff=quick
+            client,
+            actions.CONFIGURATIONS,
+            Configuration,
+            watcher.configurations,
+            backoff=quick,
+            failed=fails,
         )
-        others = Watch(client, actions.NAMESPACES, Namespace, namespaces, backoff=quick)
+        others = Watch(
+            client, actions.NAMESPACES, Namespace, namespaces, backoff=quick, failed=fails
+        )
         async with (
             background(others.run()),
             background(configurations.run()),

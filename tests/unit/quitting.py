@@ -29,6 +29,7 @@ from unit.asynchronous import background, until
 from unit.leading import Led
 from unit.logged import counted
 from unit.rules.pods import RUNNING, State, document, exited
+from unit.watching import fails
 
 FAST = QuitLimits(
     deadline=1, confirm=0.2, confirm_failed=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
@@ -147,9 +148,11 @@ async def at_work(
             clock=clock, leadership=Led(leading, leads),
         )  # fmt: skip
         backoff = Backoff(0.02, 0.1)
-        spaces = Watch(client, "/api/v1/namespaces", Namespace, labels, backoff=backoff)
+        spaces = Watch(
+            client, "/api/v1/namespaces", Namespace, labels, backoff=backoff, failed=fails
+        )
         jobs = Watch(
-            client, "/api/v1/pods", Pod, running, backoff=backoff, selection=JOBS,
+            client, "/api/v1/pods", Pod, running, backoff=backoff, selection=JOBS, failed=fails,
         )  # fmt: skip
         async with background(spaces.run()), background(jobs.run()), background(events.run()):
             world = World(api, running, telemetry)

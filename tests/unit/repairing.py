@@ -31,6 +31,7 @@ from unit.logged import counted
 from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import REPLICAS, RESTART, raw
+from unit.watching import fails
 
 # An eviction shows late on a busy machine, and must not count as one that failed.
 LIMITS = RolloutLimits(at_once=2, patience=20, unconfirmed=20, first_retry=0.05, last_retry=0.1)
@@ -181,7 +182,7 @@ async def at_work(
         )  # fmt: skip
         pods = Watch(
             client, "/api/v1/pods", Pod, repair.store, backoff=Backoff(0.02, 0.1),
-            selection=NOT_TERMINAL,
+            selection=NOT_TERMINAL, failed=fails,
         )  # fmt: skip
         world = World(cast("Cluster", api), repair, telemetry, namespaces, pods.synced)
         repair.store.set_injectors(known or mesh())

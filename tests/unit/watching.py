@@ -48,6 +48,11 @@ class Seen:
         return {key.name: pod.status.phase for key, pod in self.there.items()}
 
 
+def fails(_key: Key, error: Exception) -> None:
+    """No handler of a test's watch may raise."""
+    raise error
+
+
 def pod(name: str, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
     meta = {"name": name, "namespace": "training", **metadata}
     return {"metadata": meta, "spec": {"containers": []}, "status": {"phase": phase}}
@@ -58,7 +63,15 @@ async def watching(api: ApiServer, **options: Any) -> AsyncGenerator[tuple[Seen,
     """Watch pods in the background, without the long waits of real life."""
     seen, options = Seen(), {"backoff": Backoff(0.02, 0.1), **options}
     async with Client(api.access()) as client:
-        watch = Watch(client, "/api/v1/pods", Pod, seen, restarted=seen.restarts.append, **options)
+        watch = Watch(
+            client,
+            "/api/v1/pods",
+            Pod,
+            seen,
+            failed=fails,
+            restarted=seen.restarts.append,
+            **options,
+        )
         async with background(watch.run()):
             yield seen, watch
 

@@ -87,14 +87,7 @@ async def _run(settings: Settings, credentials: access.Access, certificate: Cert
     loop = asyncio.get_running_loop()
 
     def failed(what: str, error: BaseException | None) -> None:  # Admission goes on.
-        wiring.telemetry.internal_errors.inc()
-        _log.error(
-            "%s: %r",
-            what,
-            error,
-            exc_info=error,
-            extra={"event": "internal-error"},
-        )
+        wiring.telemetry.unhandled(f"{what}: {error!r}", error)
 
     def callback_failed(_loop: object, context: dict[str, Any]) -> None:
         """Report an exception in a callback, or in a task whose result is not read."""

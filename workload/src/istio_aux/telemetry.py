@@ -94,6 +94,11 @@ class Telemetry:
             self._made[name] = made
         return self._made[name]
 
+    def unhandled(self, about: object, error: BaseException | None) -> None:
+        """Count and log an unhandled exception; ``about`` says where it came from."""
+        self.internal_errors.inc()
+        _log.error("%s", about, exc_info=error, extra={"event": "internal-error"})
+
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
@@ -109,12 +114,7 @@ class Recorder:
     def unhandled(self, about: object = None) -> None:
         """Log and count an unhandled exception, with ``about`` or else the name of the task."""
         task = asyncio.current_task()
-        self._telemetry.internal_errors.inc()
-        _log.exception(
-            "%s",
-            about or (task and task.get_name()),
-            extra={"event": "internal-error"},
-        )
+        self._telemetry.unhandled(about or (task and task.get_name()), sys.exception())
 
     def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
         if _log.isEnabledFor(level):

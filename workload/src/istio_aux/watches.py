@@ -7,12 +7,10 @@ alone, `wiring` beside the controllers of ``serve``.
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Generic
+from typing import Any
 
 from istio_aux.injector.probe import DRY_RUN
 from istio_aux.injector.rules import ControlPlanes
@@ -20,16 +18,14 @@ from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.objects import Key, T, key_of
-from istio_aux.kube.watch import Handler, HandlerError, Watch
+from istio_aux.kube.objects import T
+from istio_aux.kube.watch import Handler, Watch
 from istio_aux.model import answers
 from istio_aux.model.moment import Clock
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.settings import Settings
 from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
-
-_log = logging.getLogger(__name__)
 
 LEADING = 120.0
 """Seconds of silence after which a watch counts as dead, and a leader gives way to a process whose
@@ -150,7 +146,8 @@ class Watches:
             self._client,
             path,
             kind,
-            _FanOut(handlers, self._telemetry),
+            *handlers,
+            failed=self._telemetry.unhandled,
             selection=selection,
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
         )
@@ -208,29 +205,3 @@ def _outdated(watch: Watch[Any]) -> str:
 
 def _unheard(watch: Watch[Any]) -> str:
     return f"nothing heard for {watch.silent // 60:.0f} min"
-
-
-@dataclass
-class _FanOut(Generic[T]):
-    """Passes changes to several handlers; one that raises does not stop the others."""
-
-    handlers: Sequence[Handler[T]]
-    telemetry: Telemetry
-
-    def apply(self, resource: T) -> None:
-        self._each([handler.apply for handler in self.handlers], key_of(resource), resource)
-
-    def delete(self, key: Key, last: T | None) -> None:
-        self._each([handler.delete for handler in self.handlers], key, key, last)
-
-    def _each(self, calls: Iterable[Callable[..., None]], key: Key, *what: object) -> None:
-        failed = False
-        for call in calls:
-            try:
-                call(*what)
-            except Exception:  # One pod must not stop the watch.
-                failed = True
-                self.telemetry.internal_errors.inc()
-                _log.exception("%s", key, extra={"event": "internal-error"})
-        if failed:
-            raise HandlerError(str(key))

@@ -6,7 +6,6 @@ A server-side dry run creates nothing, and passes all webhooks: it shows what po
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
@@ -48,8 +47,6 @@ from istio_aux.model.webhooks import (
 )
 from istio_aux.tasks import wait
 from istio_aux.telemetry import Telemetry
-
-_log = logging.getLogger(__name__)
 
 DEADLINE = 2.0
 """Timeout of a live injector in seconds. After a slower answer it is `DRY_RUN`, so that the state
@@ -131,13 +128,8 @@ class InjectorProbe:
                 pause = await self._ask()
             # A defect of ours must not end the probes, nor count as a live injector.
             except Exception as error:
-                self._telemetry.internal_errors.inc()
-                _log.exception(
-                    "%s: %r",
-                    self._target.service or self._target.url,
-                    error,
-                    extra={"event": "internal-error"},
-                )
+                place = self._target.service or self._target.url
+                self._telemetry.unhandled(f"{place}: {error!r}", error)
                 self._publish(probe_rules.refusal(f"internal error: {error!r}", reached=False))
                 pause = self._rhythm.read
             await wait(self.changed, pause)

@@ -302,6 +302,7 @@ class Watcher:
             actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
             EndpointSlice,
             slices,
+            failed=self._telemetry.unhandled,
             selection={"labelSelector": f"{SERVICE}={service.name}"},
             restarted=lambda reason: self._telemetry.watch_restarts.labels(reason).inc(),
             backoff=Backoff(first=0.25, longest=5.0),

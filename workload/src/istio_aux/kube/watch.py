@@ -1,4 +1,4 @@
-"""Watches one collection forever, and passes changes to a handler.
+"""Watches one collection forever, and passes changes to handlers.
 
 The rules follow client-go's reflector: list, watch from the list's resourceVersion, keep the newest
 version from events and bookmarks, list again when the server has forgotten that version.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
 from istio_aux.kube import actions
@@ -37,12 +37,11 @@ UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
 
-class HandlerError(Exception):
-    """A handler failed on an object, and wants it again from the next list, or when it changes."""
-
-
 class Handler(Protocol[T_contra]):
-    """Receives the objects of one collection. Each list brings all: both methods are idempotent."""
+    """Receives the objects of one collection. Each list brings all: both methods are idempotent.
+
+    If one raises an exception, it gets the object again from the next list, or when that changes.
+    """
 
     def apply(self, resource: T_contra) -> None:
         """The object exists and looks like this."""
@@ -86,8 +85,8 @@ class Watch(Generic[T]):
         client: Client,
         path: str,
         kind: type[T],
-        handler: Handler[T],
-        *,
+        *handlers: Handler[T],
+        failed: Callable[[Key, Exception], None],
         selection: Mapping[str, str] | None = None,
         restarted: Callable[[str], None] = lambda _reason: None,
         timing: Timing = TIMING,
@@ -95,8 +94,9 @@ class Watch(Generic[T]):
     ) -> None:
         """Prepare to watch the collection at ``path``; no request is sent before `run`.
 
-        ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is told why a
-        stream ended, in one of a few words.
+        The handlers receive each change in this order. One that raises does not stop the others;
+        ``failed`` gets the exception. ``selection`` has ``labelSelector`` and ``fieldSelector``.
+        ``restarted`` is told why a stream ended, in one of a few words.
         """
         self.synced = asyncio.Event()  # Set after the first complete list, and never cleared.
         self._alive_at: float | None = None
@@ -106,7 +106,8 @@ class Watch(Generic[T]):
         self.unreadable: dict[Key, str] = {}
         self._client = client
         self.path = path
-        self._handler = handler
+        self._handlers = handlers
+        self._failed = failed
         self._selection = dict(selection or {})
         self._restarted = restarted
         self._timing = timing
@@ -128,7 +129,7 @@ class Watch(Generic[T]):
         return 0.0 if self._alive_at is None else now() - self._alive_at
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises only the handler's exceptions, except `HandlerError`."""
+        """Watch until cancelled."""
         self._alive_at = now()
         while True:
             backoff = self._listing
@@ -197,14 +198,13 @@ class Watch(Generic[T]):
             for key in sorted(gone):  # A set has another order in each process.
                 self._delete(key)
         self._furthest, self._alive_at = 0, now()
-        before = self._version
-        self._version = version
-        self.trouble = None
         self._listing.reset()
         self.synced.set()
-        self._check(version, before)
+        self._advance(version)
 
-    def _check(self, version: str, before: str) -> None:
+    def _advance(self, version: str) -> None:
+        before, self._version = self._version, version
+        self.trouble = None
         numbers = all(text.isdecimal() and len(text) < 20 for text in (version, before))
         if numbers and int(version) < int(before):  # Versions are integers (KEP-5504).
             self._version = ""
@@ -222,12 +222,11 @@ class Watch(Generic[T]):
             "resourceVersion": version,
             "timeoutSeconds": str(seconds),
         }
-        ended = False
         try:
             # A server that does not end the stream in time must not delay the next list.
             async with asyncio.timeout(seconds * 1.1):
                 await self._read(params)
-            ended = True
+                self._alive_at = now()
         except TimeoutError:
             pass
         except KubeError as error:
@@ -239,8 +238,6 @@ class Watch(Generic[T]):
             return
         if self._version == version and now() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
-        if ended:
-            self._alive_at = now()
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
@@ -274,18 +271,14 @@ class Watch(Generic[T]):
             self._keep(Unreadable(key_of(event), event.why))
         elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
             self._apply(event.resource)
-        before = self._version
-        self._version = event.metadata.resource_version or before
         self._watching.reset()
-        self.trouble = None
-        self._check(self._version, before)
+        self._advance(event.metadata.resource_version or self._version)
 
     def _apply(self, resource: T) -> None:
         key = key_of(resource)
         self.unreadable.pop(key, None)
         self._known.add(key)
-        with suppress(HandlerError):
-            self._handler.apply(resource)
+        self._tell(key, (handler.apply for handler in self._handlers), resource)
 
     def _keep(self, unreadable: Unreadable) -> None:
         """An object exists, but cannot be decoded: handlers keep what they knew of it."""
@@ -301,10 +294,20 @@ class Watch(Generic[T]):
 
     def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)
-        if key in self._known:
-            with suppress(HandlerError):
-                self._handler.delete(key, last)
-                self._known.discard(key)
+        deletes = (handler.delete for handler in self._handlers)
+        if key in self._known and self._tell(key, deletes, key, last):
+            self._known.discard(key)
+
+    def _tell(self, key: Key, calls: Iterable[Callable[..., None]], *what: object) -> bool:
+        """Pass a change to the handlers; return whether none of them has failed."""
+        good = True
+        for call in calls:
+            try:
+                call(*what)
+            except Exception as error:  # One object must not stop the watch.
+                self._failed(key, error)
+                good = False
+        return good
 
 
 def _reason(error: KubeError) -> str:
