@@ -137,20 +137,18 @@ class Events:
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""
-        tokens = float(BURST)
-        filled = self._now().monotonic
+        burst = BURST * self._pause
+        due = self._now().monotonic - burst
         while True:
+            # Events are due at a steady rate, and sent early by up to a burst.
             now = self._now().monotonic
-            tokens = min(BURST, tokens + (now - filled) / self._pause)
-            filled = now
-            if tokens < 1:
-                await asyncio.sleep((1 - tokens) * self._pause)
+            due = max(due, now - burst) + self._pause
+            await asyncio.sleep(due - now)
             # Choose only now: a Warning may have been queued meanwhile.
             await self._unsent.get()
             namespace = min(self._waiting, key=self._turns.__getitem__)
             self._turns[namespace] += 1
             body = self._take(namespace, 0)
-            tokens -= 1
             await self._send(namespace, body)
             self._unsent.task_done()
 

@@ -160,7 +160,6 @@ class Lease(Leadership):
         self._deadline = deadline
         self._retry = retry
         self._seen = Observation()
-        self._mark = ""
         self._releases: float | None = None  # When a holder that stepped down releases the Lease.
         self._free: float | None = None  # Since when an unfit process leaves the Lease to others.
         self._metadata = self._new
@@ -187,7 +186,7 @@ class Lease(Leadership):
                 if not self.leads():
                     raise KubeError("this process does not lead")
                 if self._note[0] != self._checkpoint():
-                    await self._hold(self._renewal(), self._unfit())
+                    await self._hold(self._record, self._unfit())
         except TimeoutError as error:
             raise KubeError("the Lease was not written in time") from error
 
@@ -257,7 +256,7 @@ class Lease(Leadership):
         if self.held:
             # No other process had a reason to write: try the last version without reading.
             try:
-                await self._hold(self._renewal(), unfit)
+                await self._hold(self._record, unfit)
             except ApiError as error:
                 if error.code not in {404, 409}:
                     raise
@@ -269,10 +268,9 @@ class Lease(Leadership):
             return await self._follow(step, unfit)
         if unfit and (until := self._leave(step, unfit)):
             return until
-        await self._hold(
-            self._renewal() if isinstance(step, Renew) else self._claim(step.transitions),
-            unfit,
-        )
+        acquires = isinstance(step, Acquire)
+        before = LeaseRecord(lease_transitions=step.transitions) if acquires else self._record
+        await self._hold(before, unfit)
         self._free = None
         if not self.held:
             self._lead(held=True, why=step.reason)
@@ -284,9 +282,10 @@ class Lease(Leadership):
         if self.held:
             self._lead(held=False, why=step.reason)
         # If the Lease was created again, its holder may not know this process's checkpoint.
-        text = self._checkpoint() if self._lost else self._note[0]
-        mark = WANTED if self._mark == UNFIT and not unfit else self._mark
-        if (text, mark) != (self._note[0], self._mark):
+        left, marked = self._note
+        text = self._checkpoint() if self._lost else left
+        mark = WANTED if marked == UNFIT and not unfit else marked
+        if (text, mark) != (left, marked):
             await self._write(self._record, f"{text}\n{mark}" if mark else text)
         self._lost = False
         return step.until
@@ -298,32 +297,24 @@ class Lease(Leadership):
             # A process that is fit takes the Lease meanwhile.
             until = self._free + self._deadline / 2
             return until if now() < until else None
-        if not self.held or self._mark != WANTED:
+        if not self.held or self._note[1] != WANTED:
             return None
         self._lead(held=False, why=unfit)
         # Tasks under way get as long to end as if the Lease had not been renewed.
         self._releases = now() + self._duration - self._deadline
         return self._releases
 
-    def _claim(self, transitions: int) -> LeaseRecord:
-        present = self._time()
-        return LeaseRecord(
+    async def _hold(self, before: LeaseRecord, unfit: str) -> None:
+        """Write the Lease as its holder, with acquireTime and transitions of ``before``."""
+        # Our term counts from before the write, other processes' from their later read.
+        sent, present = now(), self._time()
+        record = LeaseRecord(
             holder_identity=self._identity,
             lease_duration_seconds=math.ceil(self._duration),
-            acquire_time=present,
+            acquire_time=before.acquire_time or present,
             renew_time=present,
-            lease_transitions=transitions,
+            lease_transitions=before.lease_transitions or 0,
         )
-
-    def _renewal(self) -> LeaseRecord:
-        claim = self._claim(self._record.lease_transitions or 0)
-        return msgspec.structs.replace(
-            claim, acquire_time=self._record.acquire_time or claim.acquire_time
-        )
-
-    async def _hold(self, record: LeaseRecord, unfit: str) -> None:
-        # Our term counts from before the write, other processes' from their later read.
-        sent = now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
         self._renewed = sent
         self._lost = False
@@ -355,7 +346,6 @@ class Lease(Leadership):
             if error.code != 404:
                 raise
             self._seen = self._seen.then(None, now())
-            self._mark = ""
             return
         text, _ = self._note
         if text != before or not self.held:
@@ -369,7 +359,6 @@ class Lease(Leadership):
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._lost |= uid not in {None, self._metadata.get("uid")}
         self._seen = self._seen.then(lease.spec, now())
-        self._mark = self._note[1]
 
     @property
     def _record(self) -> LeaseRecord:
@@ -377,9 +366,9 @@ class Lease(Leadership):
 
     @property
     def _note(self) -> tuple[str, str]:
-        """The checkpoint and the mark in the Lease, as of the last read."""
+        """The checkpoint and, if the Lease exists, the mark in it, as of the last read."""
         text, _, mark = (CHECKPOINT.get(_annotations(self._metadata)) or "").partition("\n")
-        return text, mark
+        return text, mark if self._seen.exists else ""
 
     def _lead(self, *, held: bool, why: str) -> None:
         _log.info(
