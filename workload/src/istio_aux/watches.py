@@ -176,10 +176,12 @@ class Watches:
 
     def dead(self) -> str:
         """Return which watch counts as dead, and why; empty if each of them is alive."""
-        for name, (watch, _) in self._watches.items():
-            if watch.silent >= LEADING:
-                return f"watch {name}: {_unheard(watch)}"
-        return ""
+        dead = (
+            f"watch {name}: {_unheard(watch)}"
+            for name, (watch, _) in self._watches.items()
+            if watch.silent >= LEADING
+        )
+        return next(dead, "")
 
     @property
     def ready(self) -> bool:

@@ -167,12 +167,10 @@ class Watch(Generic[T]):
         version = ""
         listed = 0
         gone = set[Key]()
-        named = True
 
         def begin() -> None:
-            nonlocal listed, named
+            nonlocal listed
             listed = 0
-            named = True
             gone.update(self._known, self.unreadable)
 
         begin()
@@ -189,14 +187,14 @@ class Watch(Generic[T]):
             keys = [*map(key_of, page.items), *(each.key for each in page.unreadable)]
             gone.difference_update(keys)
             listed += len(keys)
-            named = named and all(key.uid for key in keys)
+            if not all(key.uid for key in keys):
+                gone.clear()  # An unreadable object without a UID may be any of these.
             page.items.clear()  # Free their memory before the next page comes.
             # The objects of a list that fails again and again are no progress.
             if listed > self._furthest:
                 self._furthest, self._alive_at = listed, now()
-        if named:  # An unreadable object without a UID may be any of these.
-            for key in sorted(gone):  # A set has another order in each process.
-                self._delete(key)
+        for key in sorted(gone):  # A set has another order in each process.
+            self._delete(key)
         self._furthest, self._alive_at = 0, now()
         self._listing.reset()
         self.synced.set()
@@ -312,14 +310,16 @@ class Watch(Generic[T]):
 
 def _reason(error: KubeError) -> str:
     """Return the metric's label for an error: one of a few values."""
-    if isinstance(error, _WentBackError):
-        return "went-back"
-    if isinstance(error, SilentError):
-        return "silent"
-    if not isinstance(error, ApiError):
-        return "connection"
-    if error.code == 410 or error.reason in {"Expired", "Gone"}:
-        return "expired"
-    if error.code == 429:
-        return "throttled"
-    return "server-error" if error.code >= 500 else "refused"
+    match error:
+        case _WentBackError():
+            return "went-back"
+        case SilentError():
+            return "silent"
+        case ApiError(code=410) | ApiError(reason="Expired" | "Gone"):
+            return "expired"
+        case ApiError(code=429):
+            return "throttled"
+        case ApiError(code=code):
+            return "server-error" if code >= 500 else "refused"
+        case _:
+            return "connection"

@@ -111,9 +111,6 @@ class RepairController:
         """Start or stop restarting pods."""
         self._leading = self._recorder.leading = leading
         # Restarts under way are observed in any case: this process may lead again.
-        for owner in list(self._active):
-            if not leading and owner.rollout.idle and owner not in self._tasks:
-                self._leave(owner)
         self._queue_all()
         self.store.invalidate()
 

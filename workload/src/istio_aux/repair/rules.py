@@ -7,7 +7,6 @@ of both it should have, and `rollout` when its turn comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import chain
 from typing import NamedTuple
 
 from msgspec import structs
@@ -229,14 +228,8 @@ def decide(pod: Candidate, around: Around, policy: RepairPolicy) -> RepairAction
         policy.race is RacePolicy.RESTART and isinstance(judged, ReportUnmeshed) and judged.unmeshed
     ):
         return judged
-    ambient = around.expectation.ambient
-    live = True if ambient else around.live
-    reasons = _reasons_to_keep(pod, pod.controller, live)
-    if policy.only is not None and pod.key.uid not in policy.only:
-        reasons = iter(["other pods were chosen"])
-    if ambient:
-        reasons = chain(_reasons_to_keep_uncaptured(judged, around.agent), reasons)
-    if obstacle := next(reasons, ""):
+    live = around.expectation.ambient or around.live
+    if obstacle := next(_reasons_to_keep(pod, judged, around, policy), ""):
         return structs.replace(
             judged, reason=f"{judged.reason}; not restarted: {obstacle}", waits=not live
         )
@@ -357,12 +350,21 @@ def _reasons_to_keep_uncaptured(judged: ReportUnmeshed, agent: NodeAgent) -> Ite
 
 
 def _reasons_to_keep(
-    pod: Candidate, owner: owners.PodController, live: bool | None
+    pod: Candidate, judged: ReportUnmeshed, around: Around, policy: RepairPolicy
 ) -> Iterator[str]:
     """Yield why an unmeshed pod is not restarted although the policy restarts pods."""
-    if not live:
+    if around.expectation.ambient:
+        yield from _reasons_to_keep_uncaptured(judged, around.agent)
+    if policy.only is not None and pod.key.uid not in policy.only:
+        yield "other pods were chosen"
+    if not (around.expectation.ambient or around.live):
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.
-        yield "the injector is not live" if live is False else "not known if the injector is live"
+        yield (
+            "the injector is not live"
+            if around.live is False
+            else "not known if the injector is live"
+        )
+    owner = pod.controller
     if owner.obstacle:
         yield owner.obstacle
     if owner.is_job:
