@@ -21,11 +21,10 @@ from istio_aux.model import kubelet, owners
 from istio_aux.model.policy import QuitMode
 from istio_aux.quit.attempt import End, Task
 from istio_aux.quit.controller import QuitController
-from istio_aux.repair import ambient, rollout, rules
-from istio_aux.repair.ambient import Captures
+from istio_aux.repair import rollout, rules
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Rollout
-from istio_aux.repair.store import PodStore
+from istio_aux.repair.store import Captures, CniAgents, PodStore
 from istio_aux.tasks import Slots
 from istio_aux.watches import Watches
 from istio_aux.wiring import Wiring
@@ -347,7 +346,7 @@ BREAKS = {
         _returns(iter(())),
     ),
     "an agent that is gone is not forgotten": _break(
-        0, "agents anew", {_KEPT, _TOO_EARLY}, ambient.CniAgents, "delete", _returns(None)
+        0, "agents anew", {_KEPT, _TOO_EARLY}, CniAgents, "delete", _returns(None)
     ),
     "an uncaptured pod that is gone is not forgotten": _break(
         0, "lost captures", _KEPT, Captures, "forget", _returns(None)

@@ -13,9 +13,9 @@ from istio_aux.model.findings import Code
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import convert
 from istio_aux.model.selectors import parse_namespaces
-from istio_aux.repair.ambient import Captures, CniAgents
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.repair.rules import AwaitCapture, Candidate, Captured, ReportUnmeshed
+from istio_aux.repair.store import Captures, CniAgents
 from msgspec import structs
 from simulation.store import Path, Stored
 from unit.asynchronous import until
@@ -66,9 +66,7 @@ async def mesh(
         api.agents(*(agents or ("istio-cni", "ztunnel")))
         await world.relabel("istio-system", {})
         await world.relabel("shop", {DATAPLANE: "ambient"})
-        await until(
-            lambda: world.repair.store.cni.known.configs, "the settings of the CNI are known"
-        )
+        await until(lambda: world.repair.store.cni.configs, "the settings of the CNI are known")
         yield world, api
 
 
@@ -216,5 +214,5 @@ async def test_nothing_is_kept_of_pods_and_agents_that_are_gone() -> None:
             api.remove("pods", "istio-system", name)
         await until(lambda: not world.repair.store.pods, "all are gone")
         store = world.repair.store
-        assert (store.captures.until, store.cni.known.namespaces) == (None, set())
+        assert (store.captures.until, store.cni.namespaces) == (None, set())
         assert store.captures.due() == []

@@ -176,32 +176,32 @@ class NodeAgents:
         """
         self._tenants = tenants
         self._unread = unread
-        self._agents: dict[Key, Agent] = {}
+        self.agents: dict[Key, Agent] = {}
         # By namespace; a text says why the settings cannot be read.
         self.configs: dict[str, CniConfig | str] = {}
 
     def put(self, agent: Agent) -> bool:
         """Take an agent as it is now; return whether that is news."""
-        before = self._agents.get(agent.key)
-        self._agents[agent.key] = agent
+        before = self.agents.get(agent.key)
+        self.agents[agent.key] = agent
         return agent != before
 
     def drop(self, key: Key) -> str:
         """An agent is gone; return its node, or nothing if the pod was none."""
-        agent = self._agents.pop(key, None)
+        agent = self.agents.pop(key, None)
         return agent.node if agent else ""
 
     @property
     def namespaces(self) -> set[str]:
         """The namespaces of the agents."""
-        every = {key.namespace for key in self._agents}
+        every = {key.namespace for key in self.agents}
         return {name for name in every if not self._tenants(name)}
 
     def on(self, node: str) -> NodeAgent:
         """What is known of the agent on a node."""
         agents = [
             agent
-            for agent in self._agents.values()
+            for agent in self.agents.values()
             if agent.node == node and not self._tenants(agent.key.namespace)
         ]
         here = {agent.key.namespace for agent in agents}

@@ -39,7 +39,7 @@ from istio_aux.repair import rollout
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.reports import ApplicationMesh, application_status, oldest
 from istio_aux.repair.rules import Candidate, ReportUnmeshed, Restart
-from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, Recalled, StoredPod
+from istio_aux.repair.store import BATCH, NotRestartedError, PodOwner, PodStore, StoredPod
 from istio_aux.tasks import end_tasks, endless_task, running, wait
 from istio_aux.telemetry import Telemetry
 
@@ -97,7 +97,7 @@ class RepairController:
         self._leadership = leadership
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
-        self._recalled = Recalled(self._limits, clock)
+        self._recalled = rollout.Recalled(self._limits, clock)
         self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
@@ -218,7 +218,7 @@ class RepairController:
         while True:
             cni = self.store.cni
             cni.unread.clear()
-            names = sorted(cni.known.namespaces)
+            names = sorted(cni.namespaces)
             cni.set({name: await read_cni(self._client, name) for name in names})
             await wait(cni.unread, jittered(_READ))
 
@@ -440,7 +440,7 @@ class RepairController:
             agents, now = await read_agents(self._client, node, self.store.selected)
         if lacking := [*not_ready(agents, node)]:
             raise NotRestartedError(f"not ready on node {node}: {listed(lacking)}")
-        if now.on(node) != self.store.cni.known.on(node):
+        if now.on(node) != self.store.cni.on(node):
             self.store.cni.unread.set()
             raise NotRestartedError(f"istio-cni on node {node} has changed", changed=True)
 

@@ -33,15 +33,15 @@ A controller is named by namespace/UID.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import count
 
 import msgspec
 
-from istio_aux.model.election import NEWEST, Replaced
-from istio_aux.model.moment import Moment
+from istio_aux.model.election import FAILED, NEWEST, Replaced
+from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.pod import Struct
 from istio_aux.repair.rules import (
     SETTLED,
@@ -339,6 +339,57 @@ def restored(
     return msgspec.structs.replace(
         rollout, replacing=Replacement(record, now.monotonic, known | {record.uid})
     )
+
+
+class Recalled:
+    """Failures and replaced pods of earlier leaders, by `PodOwner.key`; both are bounded."""
+
+    def __init__(self, limits: RolloutLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._now = clock
+        self._failures: dict[str, Failure] = {}
+        self._replaced: dict[str, Replaced] = {}
+        self._read = 0.0  # When `_replaced` was read, by the monotonic clock.
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._failures or key in self._replaced
+
+    def update(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
+        """Take what the Lease says now.
+
+        ``replaced`` is a state, so the newest counts. Failures stay until they expire, because the
+        leader that knows of them may be unable to write the Lease.
+        """
+        now = self._now()
+        for key, created in failed.items():
+            failure = recalled(created, now, self._limits)
+            self._failures[key] = max(
+                self._failures.get(key, failure),
+                failure,
+                key=lambda each: each.created,
+            )
+        newest = sorted(self.failures.items(), key=lambda item: (item[1].created, item[0]))
+        self._failures = dict(newest[-FAILED:])
+        self._replaced = dict(replaced)
+        self._read = now.monotonic
+
+    def take(self, key: str) -> Iterator[Failure | Replaced]:
+        """Yield what is known of a controller, and forget it."""
+        yield from filter(None, (self.failures.get(key), self.replaced.get(key)))
+        self._failures.pop(key, None)
+        self._replaced.pop(key, None)
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """The restarts that did not help, and that have not expired."""
+        now = self._now().monotonic
+        return {key: failure for key, failure in self._failures.items() if now < failure.until}
+
+    @property
+    def replaced(self) -> dict[str, Replaced]:
+        """The pods that were being replaced, and that have not expired."""
+        late = self._now().monotonic >= self._read + self._limits.unreplaced
+        return {} if late else dict(self._replaced)
 
 
 def observed(

@@ -1,4 +1,4 @@
-"""The store of repair: watched pods, their controllers, and what earlier leaders left.
+"""The store of repair: watched pods, their controllers, and Istio's CNI agents.
 
 `injection.expected` says which pods should have a sidecar, `rules.decide` what to do about one
 that has none. An event of a pod decides on that pod alone. A change that concerns many pods
@@ -9,92 +9,42 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from itertools import takewhile
 
 import msgspec
 
+from istio_aux.injector.capture import Agent, CniConfig, NodeAgent, NodeAgents, is_agent
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import UNKNOWN, ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key
 from istio_aux.model import kept
 from istio_aux.model.applications import Applications, PodOptions
-from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.findings import Code
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import OwnerReference, Pod, interned, shared
 from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 from istio_aux.repair import rollout
-from istio_aux.repair.ambient import Captures, CniAgents
 from istio_aux.repair.recorder import RepairRecorder
-from istio_aux.repair.rollout import IDLE, Failure, Replica, Rollout, RolloutLimits, Sidecar, Step
+from istio_aux.repair.rollout import IDLE, Replica, Rollout, Sidecar, Step
 from istio_aux.repair.rules import (
+    HALF_CAPTURED,
     SETTLED,
     Around,
+    AwaitCapture,
     Candidate,
     Captured,
     NotKnown,
     RepairAction,
     ReportUnmeshed,
+    Restart,
     Skip,
     as_admitted,
     decide,
 )
-
-
-class Recalled:
-    """Failures and replaced pods of earlier leaders, by `PodOwner.key`; both are bounded."""
-
-    def __init__(self, limits: RolloutLimits, clock: Clock) -> None:
-        self._limits = limits
-        self._now = clock
-        self._failures: dict[str, Failure] = {}
-        self._replaced: dict[str, Replaced] = {}
-        self._read = 0.0  # When `_replaced` was read, by the monotonic clock.
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._failures or key in self._replaced
-
-    def update(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
-        """Take what the Lease says now.
-
-        ``replaced`` is a state, so the newest counts. Failures stay until they expire, because the
-        leader that knows of them may be unable to write the Lease.
-        """
-        now = self._now()
-        for key, created in failed.items():
-            failure = rollout.recalled(created, now, self._limits)
-            self._failures[key] = max(
-                self._failures.get(key, failure),
-                failure,
-                key=lambda each: each.created,
-            )
-        newest = sorted(self.failures.items(), key=lambda item: (item[1].created, item[0]))
-        self._failures = dict(newest[-FAILED:])
-        self._replaced = dict(replaced)
-        self._read = now.monotonic
-
-    def take(self, key: str) -> Iterator[Failure | Replaced]:
-        """Yield what is known of a controller, and forget it."""
-        yield from filter(None, (self.failures.get(key), self.replaced.get(key)))
-        self._failures.pop(key, None)
-        self._replaced.pop(key, None)
-
-    @property
-    def failures(self) -> dict[str, Failure]:
-        """The restarts that did not help, and that have not expired."""
-        now = self._now().monotonic
-        return {key: failure for key, failure in self._failures.items() if now < failure.until}
-
-    @property
-    def replaced(self) -> dict[str, Replaced]:
-        """The pods that were being replaced, and that have not expired."""
-        late = self._now().monotonic >= self._read + self._limits.unreplaced
-        return {} if late else dict(self._replaced)
-
 
 _GONE = 10  # Pods of a StatefulSet whose deletion is remembered, the last ones.
 _labels = msgspec.json.Decoder(dict[str, str])
@@ -193,6 +143,109 @@ class PodOwner:
         return missing.values()
 
 
+class CniAgents(NodeAgents):
+    """Istio's CNI agents as a watch shows them; a handler of a watch of pods.
+
+    Attributes:
+        unread: set when their settings are to be read again.
+    """
+
+    def __init__(self, tenants: Callable[[str], bool], changed: Callable[[set[str]], None]) -> None:
+        """``tenants``: see `NodeAgents`. ``changed`` gets the nodes whose agents have changed."""
+        super().__init__(tenants)
+        self.unread = asyncio.Event()
+        self._changed = changed
+
+    def apply(self, resource: Pod) -> None:
+        """A pod, which may be an agent, looks like this."""
+        agent = Agent.of(resource)
+        if not is_agent(resource):
+            self.delete(agent.key, None)
+        elif self.put(agent):
+            self._changed({agent.node})
+            if not self.read:
+                self.unread.set()
+
+    def delete(self, key: Key, _last: Pod | None) -> None:
+        """The pod is gone, or is no agent any more."""
+        if node := self.drop(key):
+            self._changed({node})
+
+    @property
+    def read(self) -> bool:
+        """Whether the settings of all agents were read, or cannot be."""
+        return self.namespaces <= self.configs.keys()
+
+    def set(self, configs: Mapping[str, CniConfig | str]) -> None:
+        """Replace what is known of their settings, by namespace."""
+        if configs != self.configs:
+            self.configs = {**configs}
+            self._changed({agent.node for agent in self.agents.values()})
+
+
+_Evidence = tuple[float, str, float | None]
+
+
+class Captures:
+    """Counts the time of uncaptured pods, by what this process has seen itself.
+
+    The time of a pod begins again when the pod gets another network or annotation, and when the
+    agent of its node was not ready meanwhile. Nothing is kept of a pod that is captured or gone.
+    """
+
+    def __init__(self, clock: Clock, settled: float) -> None:
+        """``settled``: seconds after which an uncaptured pod is outside; see `rules.SETTLED`."""
+        self._now = clock
+        self._settled = settled
+        self._seen: dict[Key, _Evidence] = {}  # Of each pod whose time has begun.
+        self._waiting: dict[Key, float] = {}  # When those are decided on again, in order.
+
+    def settled(self, pod: Candidate, agent: NodeAgent) -> bool:
+        """Whether all that matters about the pod has been the same for long enough."""
+        same = self._seen.get(pod.key) == _evidence(pod, agent)
+        return same and self._waiting.get(pod.key, 0.0) <= self._now().monotonic
+
+    def decided(self, pod: Candidate, agent: NodeAgent, action: RepairAction) -> bool:
+        """Remember what follows from a decision on the pod; return whether its time begins."""
+        match action:
+            case ReportUnmeshed(code=code) | Restart(code=code):
+                counts = code in {Code.OUTSIDE, Code.NO_NETWORK}
+            case _:
+                counts = isinstance(action, AwaitCapture) and bool(
+                    pod.addressed or pod.redirection == HALF_CAPTURED
+                )
+        seen = _evidence(pod, agent)
+        if counts and self._seen.get(pod.key) == seen:
+            return False
+        self.forget(pod.key)
+        if counts:
+            self._seen[pod.key] = seen
+            self._waiting[pod.key] = self._now().monotonic + self._settled
+        return counts
+
+    def forget(self, key: Key) -> None:
+        """The pod is captured or gone."""
+        self._seen.pop(key, None)
+        self._waiting.pop(key, None)
+
+    @property
+    def until(self) -> float | None:
+        """When the next pod is decided on again (monotonic)."""
+        return next(iter(self._waiting.values()), None)
+
+    def due(self) -> list[Key]:
+        """Take the pods that are decided on again now."""
+        now = self._now().monotonic
+        due = [*takewhile(lambda key: self._waiting[key] <= now, self._waiting)]
+        for key in due:
+            del self._waiting[key]
+        return due
+
+
+def _evidence(pod: Candidate, agent: NodeAgent) -> _Evidence:
+    return pod.addressed, pod.redirection, agent.ready_since
+
+
 class PodStore:
     """Pods, their controllers and decisions; ``changed`` has controllers to observe again."""
 
@@ -223,7 +276,7 @@ class PodStore:
         self._by_namespace = defaultdict[str, dict[Key, StoredPod]](dict)  # `pods`, by namespace.
         self.changed = OrderedDict[PodOwner, None]()
         self.captures = Captures(clock, settled)
-        self.cni = CniAgents(self.selected, self._agent_changed)
+        self.cni = CniAgents(self.selected, self._agents_changed)
         self._nodes = set[str]()  # Nodes whose agent has changed.
 
     def apply(self, resource: Pod) -> None:
@@ -347,7 +400,7 @@ class PodStore:
             self.expect,
             terminating=self._terminating,
         )
-        agent = self.cni.known.on(candidate.node)
+        agent = self.cni.on(candidate.node)
         around = Around(
             expectation,
             self.control_planes.live(expectation.configuration) if expectation.expected else None,
@@ -387,13 +440,10 @@ class PodStore:
         if not owner.pods and self.owners.get(owner.key) is owner:
             del self.owners[owner.key]
 
-    def _agent_changed(self, node: str | None) -> None:
-        """Decide again on the pods of a node, or on all, when `catch_up` runs next."""
-        if node is None:
-            self.invalidate()
-        else:
-            self._nodes.add(node)
-            self._woken.set()
+    def _agents_changed(self, nodes: set[str]) -> None:
+        """Decide again on the pods of these nodes when `catch_up` runs next."""
+        self._nodes |= nodes
+        self._woken.set()
 
     def _update(self, stored: StoredPod, replica: Replica) -> None:
         stored.sidecar = replica.sidecar
