@@ -12,11 +12,10 @@ from istio_aux.model.election import (
     LONGEST,
     NEWEST,
     REPLACED,
-    Acquire,
     Checkpoint,
+    Hold,
     LeaseRecord,
     Observation,
-    Renew,
     Replaced,
     Since,
     Standby,
@@ -42,28 +41,32 @@ def seen(record: LeaseRecord | None, since: float = 100.0, *, exists: bool = Tru
 MINE = held_by(ME)
 
 
+def acquire(transitions: int, reason: str) -> Hold:
+    return Hold(LeaseRecord(lease_transitions=transitions), reason)
+
+
 @pytest.mark.parametrize(
     ("what", "observation", "now", "step"),
     [
-        ("none was ever there", seen(None), 100, Acquire(0, "there was no lease")),
-        ("it is mine", seen(MINE), 101, Renew("the lease is held by this process")),
+        ("none was ever there", seen(None), 100, Hold(LeaseRecord(), "there was no lease")),
+        ("it is mine", seen(MINE), 101, Hold(MINE, "the lease is held by this process")),
         ("it was mine and is deleted", seen(MINE, exists=False), 101,
-         Renew("the lease is held by this process")),
+         Hold(MINE, "the lease is held by this process")),
         ("it is another's", seen(held_by(OTHER)), 114.9,
          Standby(115, "the lease is held by other")),
         ("it was another's", seen(held_by(OTHER)), 115,
-         Acquire(5, "the lease of other has lapsed")),
+         acquire(5, "the lease of other has lapsed")),
         ("another's is deleted", seen(held_by(OTHER), exists=False), 101,
          Standby(115, "the lease is held by other")),
-        ("it was released", seen(held_by("")), 100, Acquire(5, "the lease was released")),
+        ("it was released", seen(held_by("")), 100, acquire(5, "the lease was released")),
         ("somebody made an empty one", seen(LeaseRecord()), 100,
-         Acquire(1, "the lease was released")),
+         acquire(1, "the lease was released")),
         ("it names 68 years", seen(LeaseRecord(OTHER, 2**31 - 1)), 159.9,
          Standby(160, "the lease is held by other")),
         ("it named 68 years", seen(LeaseRecord(OTHER, 2**31 - 1)), 160,
-         Acquire(1, "the lease of other has lapsed")),
+         acquire(1, "the lease of other has lapsed")),
         ("its count of transitions is full", seen(held_by("", 2**31 - 1)), 100,
-         Acquire(0, "the lease was released")),
+         acquire(0, "the lease was released")),
     ],
 )  # fmt: skip
 def test_what_to_do(what: str, observation: Observation, now: float, step: Step) -> None:

@@ -171,7 +171,7 @@ class Watches:
         return {
             name: why + (f": {watch.trouble}" if watch.trouble else "")
             for name, (watch, _) in self._watches.items()
-            if (why := _outdated(watch))
+            if (why := _unheard(watch) if watch.synced.is_set() else "no complete list yet")
         }
 
     def dead(self) -> str:
@@ -179,7 +179,7 @@ class Watches:
         dead = (
             f"watch {name}: {_unheard(watch)}"
             for name, (watch, _) in self._watches.items()
-            if watch.silent >= LEADING
+            if _unheard(watch)
         )
         return next(dead, "")
 
@@ -199,11 +199,7 @@ class Watches:
         return any(watch.refused for watch, _ in self._watches.values())
 
 
-def _outdated(watch: Watch[Any]) -> str:
-    if not watch.synced.is_set():
-        return "no complete list yet"
-    return _unheard(watch) if watch.silent >= LEADING else ""
-
-
 def _unheard(watch: Watch[Any]) -> str:
-    return f"nothing heard for {watch.silent // 60:.0f} min"
+    """For how long a dead watch has been silent; empty if it is alive."""
+    silent = watch.silent
+    return f"nothing heard for {silent // 60:.0f} min" if silent >= LEADING else ""

@@ -227,7 +227,6 @@ class Wiring:
                 listed[pod.state].append(pod)
             if pod.state in HELD and pod.lasting:
                 held.append(pod)
-        stuck, blocked, lost, unstarted = (listed[state] for state in _TROUBLES)
         holders = (yield from answers.group(held))[: answers.MOST]
         # Count right before the list is made: pods change whenever this computation yields.
         total, unknown = map(self._repair.store.count, (Sidecar.MISSING, Sidecar.UNKNOWN))
@@ -261,13 +260,13 @@ class Wiring:
             selected_total=len(selected),
             ambient_total=ambient,
             sidecars=self._sidecars(),
-            stuck_pods=stuck,
+            stuck_pods=listed["stuck"],
             stuck_total=totals["stuck"],
-            blocked_pods=blocked,
+            blocked_pods=listed["blocked"],
             blocked_total=totals["blocked"],
-            lost_pods=lost,
+            lost_pods=listed["lost"],
             lost_total=totals["lost"],
-            unstarted_pods=unstarted,
+            unstarted_pods=listed["unstarted"],
             unstarted_total=totals["unstarted"],
             holders=holders,
             race=self._settings.repair_policy.race,

@@ -33,10 +33,8 @@ from istio_aux.kube.objects import decoded
 from istio_aux.model.election import (
     ANNOTATION,
     CHECKPOINT,
-    Acquire,
     LeaseRecord,
     Observation,
-    Renew,
     Standby,
     decide,
 )
@@ -44,10 +42,6 @@ from istio_aux.model.moment import Clock
 
 _log = logging.getLogger(__name__)
 
-# Seconds; the defaults of Kubernetes components (component-base LeaderElectionConfiguration).
-DURATION = 15.0
-DEADLINE = 10.0
-RETRY = 2.0
 # The second line of the checkpoint's annotation: the holder is unfit, or another process, which is
 # fit, wants the Lease.
 UNFIT = "unfit"
@@ -132,9 +126,10 @@ class Lease(Leadership):
         checkpoint: Callable[[], str] = lambda: "",
         recall: Callable[[str, bool], bool] = lambda _checkpoint, _lost: True,
         unfit: Callable[[], str] = lambda: "",
-        duration: float = DURATION,
-        deadline: float = DEADLINE,
-        retry: float = RETRY,
+        # The defaults of Kubernetes components (component-base LeaderElectionConfiguration).
+        duration: float = 15.0,
+        deadline: float = 10.0,
+        retry: float = 2.0,
         clock: Clock = system_clock,
     ) -> None:
         """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
@@ -266,11 +261,9 @@ class Lease(Leadership):
         step = decide(self._identity, self._seen, now(), self._duration)
         if isinstance(step, Standby):
             return await self._follow(step, unfit)
-        if unfit and (until := self._leave(step, unfit)):
+        if unfit and (until := self._leave(unfit)):
             return until
-        acquires = isinstance(step, Acquire)
-        before = LeaseRecord(lease_transitions=step.transitions) if acquires else self._record
-        await self._hold(before, unfit)
+        await self._hold(step.before, unfit)
         self._free = None
         if not self.held:
             self._lead(held=True, why=step.reason)
@@ -290,9 +283,9 @@ class Lease(Leadership):
         self._lost = False
         return step.until
 
-    def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
+    def _leave(self, unfit: str) -> float | None:
         """Return until when an unfit process leaves the Lease to others; None: it leads itself."""
-        if isinstance(step, Acquire):
+        if self._seen.holder != self._identity:
             self._free = self._free or now()
             # A process that is fit takes the Lease meanwhile.
             until = self._free + self._deadline / 2

@@ -69,16 +69,10 @@ class Observation(msgspec.Struct, frozen=True):
         return (self.record and self.record.holder_identity) or ""
 
 
-class Acquire(msgspec.Struct, frozen=True):
-    """Write the Lease as the new holder."""
+class Hold(msgspec.Struct, frozen=True):
+    """Write the Lease as its holder, with acquireTime and transitions of ``before``."""
 
-    transitions: int
-    reason: str
-
-
-class Renew(msgspec.Struct, frozen=True):
-    """Write the Lease again: this process holds it."""
-
+    before: LeaseRecord
     reason: str
 
 
@@ -89,7 +83,7 @@ class Standby(msgspec.Struct, frozen=True):
     reason: str
 
 
-Step = Acquire | Renew | Standby
+Step = Hold | Standby
 
 
 def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
@@ -100,18 +94,17 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
     """
     record = seen.record
     if record is None:
-        return Acquire(0, "there was no lease")
-    before = record.lease_transitions or 0
-    transitions = before + 1 if before < TRANSITIONS else 0
+        return Hold(LeaseRecord(), "there was no lease")
     if seen.holder == me:
-        return Renew("the lease is held by this process")
-    if not seen.holder:
-        return Acquire(transitions, "the lease was released")
+        return Hold(record, "the lease is held by this process")
     # The holder of a Lease that was deleted is about to write it again.
     until = seen.since + min(record.lease_duration_seconds or duration, HONOURED)
-    if now < until:
+    if seen.holder and now < until:
         return Standby(until, f"the lease is held by {seen.holder}")
-    return Acquire(transitions, f"the lease of {seen.holder} has lapsed")
+    before = record.lease_transitions or 0
+    new = LeaseRecord(lease_transitions=before + 1 if before < TRANSITIONS else 0)
+    lapsed = f"the lease of {seen.holder} has lapsed"
+    return Hold(new, lapsed if seen.holder else "the lease was released")
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):

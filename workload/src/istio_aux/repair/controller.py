@@ -79,7 +79,7 @@ class RepairController:
         `replaced` for the next leader.
         """
         self._client, self._now, self._limits = client, clock, limits or rollout.RolloutLimits()
-        self._recorder = RepairRecorder(telemetry, events)
+        self._telemetry, self._recorder = telemetry, RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self.store = PodStore(
             namespaces,
@@ -196,11 +196,7 @@ class RepairController:
         self._listed = listed
         await listed.wait()
         self._queue_all()
-
-        def failed(name: str, _error: BaseException | None) -> None:
-            self._recorder.unhandled(name)
-
-        async with running(endless_task("cni", self._follow_cni, failed)):
+        async with running(endless_task("cni", self._follow_cni, self._telemetry.unhandled)):
             while True:
                 self._woken.clear()
                 try:
@@ -218,8 +214,7 @@ class RepairController:
         while True:
             cni = self.store.cni
             cni.unread.clear()
-            names = sorted(cni.namespaces)
-            cni.set({name: await read_cni(self._client, name) for name in names})
+            cni.set({name: await read_cni(self._client, name) for name in sorted(cni.namespaces)})
             await wait(cni.unread, jittered(_READ))
 
     async def stop(self, patience: float) -> None:
@@ -272,12 +267,12 @@ class RepairController:
             owner.reported = False
         elif self._leading and not owner.reported:
             owner.reported = True
-            shows = [
+            shows = (
                 pod.key
                 for pod in owner.pods
                 if pod.sidecar is rollout.Sidecar.MISSING and step.uid in {"", pod.key.uid}
-            ]
-            self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
+            )
+            self._recorder.stopped(str(owner), next(shows, None), step.reason)
 
     def _restore(self, owner: PodOwner) -> None:
         """Take over what an earlier leader left about the controller."""
@@ -429,8 +424,7 @@ class RepairController:
         """
         new = msgspec.json.encode(probe_rules.dry_run_pod(labels, {START: "none"}))
         with _needed("not known whether a new pod would get a sidecar"):
-            answer = await actions.dry_run_pod(self._client, namespace, new)
-        result = probe_rules.created(answer)
+            result = probe_rules.created(await actions.dry_run_pod(self._client, namespace, new))
         if not result.injected:
             raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
 

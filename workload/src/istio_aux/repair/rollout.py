@@ -280,11 +280,8 @@ def started(
 
 def accepted(rollout: Rollout) -> Rollout:
     """The API server has accepted the eviction."""
-    if rollout.replacing is None:
-        return rollout
-    return msgspec.structs.replace(
-        rollout, replacing=msgspec.structs.replace(rollout.replacing, accepted=True)
-    )
+    replacing = rollout.replacing and msgspec.structs.replace(rollout.replacing, accepted=True)
+    return msgspec.structs.replace(rollout, replacing=replacing)
 
 
 def refused(
