@@ -382,7 +382,7 @@ async def disagreements(
         async with wired.client:
             wired._control_planes_changed((await survey(wired.client))[0])
     wired._ask(asked)
-    wired._repair.store.cni.set({"plain": read_config(cni()["data"])})
+    wired._repair.store.cni.configure({"plain": read_config(cni()["data"])})
     wired._repair.lead(True)
     wired._quit._recorder.leading, wired._quit._kubelets["node-1"] = True, kubelet.OBEYS
     monkeypatch.setattr("istio_aux.kube.clock.time", SimpleNamespace(time=lambda: now.wall))

@@ -190,8 +190,7 @@ class Lease(Leadership):
         try:
             await self._run()
         except Exception:
-            if self.held:
-                self._lead(held=False, why="internal error")
+            self._lead(held=False, why="internal error")
             raise
 
     async def _run(self) -> None:
@@ -221,10 +220,9 @@ class Lease(Leadership):
         with suppress(KubeError, TimeoutError):
             async with asyncio.timeout(RELEASE):
                 await self._read()
-                if self._seen.exists and self._seen.holder == self._identity:
+                if self.holder == self._identity:
                     await self._give_up()
-        if self.held:
-            self._lead(held=False, why="released")
+        self._lead(held=False, why="released")
 
     async def _give_up(self) -> None:
         await self._write(
@@ -265,15 +263,13 @@ class Lease(Leadership):
             return until
         await self._hold(step.before, unfit)
         self._free = None
-        if not self.held:
-            self._lead(held=True, why=step.reason)
+        self._lead(held=True, why=step.reason)
         return math.inf
 
     async def _follow(self, step: Standby, unfit: str) -> float:
         """Leave the Lease to its holder; if that is unfit and this process is not, ask for it."""
         self._free = None
-        if self.held:
-            self._lead(held=False, why=step.reason)
+        self._lead(held=False, why=step.reason)
         # If the Lease was created again, its holder may not know this process's checkpoint.
         left, marked = self._note
         text = self._checkpoint() if self._lost else left
@@ -364,15 +360,17 @@ class Lease(Leadership):
         return text, mark if self._seen.exists else ""
 
     def _lead(self, *, held: bool, why: str) -> None:
-        _log.info(
-            "lease %s: %s %s: %s",
-            self._name,
-            self._identity,
-            "leads" if held else "no longer leads",
-            why,
-            extra={"event": "lease", "leader": held},
-        )
-        self.lead(held)
+        """Tell all controllers and log why, unless it is so already."""
+        if held != self.held:
+            _log.info(
+                "lease %s: %s %s: %s",
+                self._name,
+                self._identity,
+                "leads" if held else "no longer leads",
+                why,
+                extra={"event": "lease", "leader": held},
+            )
+            self.lead(held)
 
     def _time(self) -> str:
         """The time as meta/v1 MicroTime."""

@@ -214,7 +214,8 @@ class RepairController:
         while True:
             cni = self.store.cni
             cni.unread.clear()
-            cni.set({name: await read_cni(self._client, name) for name in sorted(cni.namespaces)})
+            names = sorted(cni.namespaces)
+            cni.configure({name: await read_cni(self._client, name) for name in names})
             await wait(cni.unread, jittered(_READ))
 
     async def stop(self, patience: float) -> None:

@@ -176,7 +176,7 @@ class CniAgents(NodeAgents):
         """Whether the settings of all agents were read, or cannot be."""
         return self.namespaces <= self.configs.keys()
 
-    def set(self, configs: Mapping[str, CniConfig | str]) -> None:
+    def configure(self, configs: Mapping[str, CniConfig | str]) -> None:
         """Replace what is known of their settings, by namespace."""
         if configs != self.configs:
             self.configs = {**configs}
