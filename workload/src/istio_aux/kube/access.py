@@ -212,9 +212,6 @@ def _fresh(make: Callable[[], _Made]) -> Access:
     def token() -> str | None:
         return access.token()
 
-    def refused() -> None:
-        access.refused()
-
     async def current() -> Access:
         nonlocal access, files, known
         if known != (seen := stamps(files)):
@@ -226,7 +223,7 @@ def _fresh(make: Callable[[], _Made]) -> Access:
                 _log.warning("%s; the last ones stay", error, extra={"event": "access"})
         return await access.current()
 
-    return replace(access, token=token, renewed=current, refused=refused)
+    return replace(access, token=token, renewed=current)
 
 
 def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
@@ -324,30 +321,26 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     )
     if user.exec is None or path or user.token or certified:  # client-go does the same.
         return access, files
-    plugin = exec_plugin.Plugin(
-        user.exec, of_user.where, of_user.beside(""), _cluster_info(of_cluster, bundle)
-    )
 
-    @functools.lru_cache(maxsize=1)
     def access_with(credential: exec_plugin.Credential) -> Access:
-        certificate = credential.client_certificate_data
-        key = credential.client_key_data
-        pair = (certificate.encode(), key.encode()) if certificate and key else None
+        # It has both or none.
+        texts = (credential.client_certificate_data, credential.client_key_data)
+        pair = [text.encode() for text in texts if text]
         return replace(
             access,
             tls=context_with(*pair) if pair else access.tls,
             token=lambda: credential.token,
+            refused=plugin.forget,
         )
 
-    async def renewed() -> Access:
-        credential = await plugin.credential()
-        try:
-            return access_with(credential)
-        except AccessError as error:
-            plugin.fail(error)
-            raise
-
-    return replace(access, renewed=renewed, refused=plugin.forget), files
+    plugin = exec_plugin.Plugin(
+        user.exec,
+        of_user.where,
+        of_user.beside(""),
+        _cluster_info(of_cluster, bundle),
+        access_with,
+    )
+    return replace(access, renewed=plugin.current), files
 
 
 def _proxy(cluster: _Cluster, where: str, environ: Mapping[str, str]) -> str | None:

@@ -159,7 +159,7 @@ class Client:
         access = await self._access.current()
         _checks.set(checks := [still] if still else [])
         try:
-            with _errors(self._access):
+            with _errors(access):
                 async with self._open.ws_connect(
                     access.server + path,
                     # The kubelet refuses every other type with 406.
@@ -224,7 +224,7 @@ class Client:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if accept:
             headers["Accept"] = accept
-        with _errors(self._access):
+        with _errors(access):
             async with self._open.request(
                 method,
                 access.server + path,

@@ -10,16 +10,16 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
 from istio_aux.kube.errors import AccessError
-from istio_aux.model import documents
+from istio_aux.model.documents import BadDocument, T, read
 from istio_aux.model.text import UNDECODABLE, one_line, quoted
 
 GROUP = "client.authentication.k8s.io"
@@ -83,9 +83,8 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
 
 def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
     """Convert a part of a kubeconfig; `AccessError` if a field is unknown or has another type."""
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
     for key in value:
-        if key not in known:
+        if key not in kind.__struct_encode_fields__:
             raise AccessError(f"{where}: {key} is not supported")
     try:
         return msgspec.convert({k: item for k, item in value.items() if item is not None}, kind)
@@ -121,8 +120,8 @@ def refused_by(environ: Mapping[str, str], command: str) -> str:
 
 def _preference(path: Path) -> _Preference:
     try:
-        for each in documents.read(path.read_bytes()):
-            if isinstance(each, documents.BadDocument):
+        for each in read(path.read_bytes()):
+            if isinstance(each, BadDocument):
                 raise AccessError(f"{path}:{each.place}: {each.why}")
             found = msgspec.json.decode(each.readable, type=_Preference)
             if found.kind == "Preference" and found.api_version.startswith(_KUBERC):
@@ -134,75 +133,93 @@ def _preference(path: Path) -> _Preference:
     return _Preference()
 
 
-class Plugin:
-    """One program, and its last credential."""
+class Plugin(Generic[T]):
+    """One program, and what was made of its last credential."""
 
     def __init__(
-        self, spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
+        self,
+        spec: Mapping[str, object],
+        who: str,
+        folder: Path,
+        cluster: Mapping[str, object],
+        make: Callable[[Credential], T],
     ) -> None:
         """Prepare the ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
 
         A command with a slash is relative to ``folder``. The plugin may be told of the ``cluster``.
+        ``make`` raises `AccessError` for a credential that cannot be used.
         """
         where = f"{who}: exec"
         config = supported(spec, ExecConfig, where)
-        if config.api_version not in VERSIONS:
-            raise AccessError(
-                f'{where}: apiVersion: "{config.api_version}": expected {" or ".join(VERSIONS)}'
-            )
-        if not config.command:
-            raise AccessError(f"{where}: command: expected the name of a program")
-        mode = config.interactive_mode or (
-            "" if config.api_version == VERSIONS[0] else "IfAvailable"
-        )
-        if mode not in {"Never", "IfAvailable", "Always"}:
-            raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
+        version = config.api_version
+        mode = config.interactive_mode or ("" if version == VERSIONS[0] else "IfAvailable")
         terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
-        if mode == "Always" and not terminal:
-            raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
+        for wrong, why in (
+            (
+                version not in VERSIONS,
+                f'apiVersion: "{version}": expected {" or ".join(VERSIONS)}',
+            ),
+            (
+                not config.command,
+                "command: expected the name of a program",
+            ),
+            (
+                mode not in {"Never", "IfAvailable", "Always"},
+                "interactiveMode: expected Never, IfAvailable or Always",
+            ),
+            (
+                mode == "Always" and not terminal,
+                "interactiveMode: Always: standard input is no terminal",
+            ),
+        ):
+            if wrong:
+                raise AccessError(f"{where}: {why}")
         self._spec = config
         self._interactive = terminal and mode != "Never"
         self._command = str(folder / config.command) if os.sep in config.command else config.command
         self._name = f"{who}: {self._command}"
         if why := refused_by(os.environ, self._command):
             raise AccessError(f"{self._name}: {why}")
-        told = {"cluster": cluster} if config.provide_cluster_info else {}
         self._info = msgspec.json.encode(
             {
-                "apiVersion": config.api_version,
+                "apiVersion": version,
                 "kind": "ExecCredential",
-                "spec": {"interactive": self._interactive, **told},
+                "spec": {
+                    "interactive": self._interactive,
+                    **({"cluster": cluster} if config.provide_cluster_info else {}),
+                },
             }
         ).decode()
         self._turn = asyncio.Lock()
-        self._last: Credential | None = None
+        self._make = make
+        self._last: tuple[datetime | None, T] | None = None
         self._failure: tuple[float, AccessError] | None = None
 
-    async def credential(self) -> Credential:
-        """A valid credential; may run the program. Without an expiry it lasts until `forget`."""
+    async def current(self) -> T:
+        """What is made of a valid credential; may run the program.
+
+        A credential without an expiry lasts until `forget`. After a failure, also of ``make``, the
+        program does not run again at once.
+        """
         async with self._turn:
-            last = self._last
-            expires = last and last.expiration_timestamp
-            if last and (expires is None or datetime.now(UTC) < expires):
-                return last
+            if self._last:
+                expires, made = self._last
+                if expires is None or datetime.now(UTC) < expires:
+                    return made
             if self._failure and asyncio.get_running_loop().time() < self._failure[0] + AGAIN:
                 raise self._failure[1]
             try:
-                self._last = self._credential(await self._run())
+                credential = self._credential(await self._run())
+                made = self._make(credential)
             except AccessError as error:
-                self.fail(error)
+                self._failure = asyncio.get_running_loop().time(), error
                 raise
-            self._failure = None
-            return self._last
+            self._last = credential.expiration_timestamp, made
+            return made
 
     def forget(self) -> None:
         """Drop the last credential: the API server refused it."""
         self._last = None
-
-    def fail(self, error: AccessError) -> None:
-        """Drop the last credential: it cannot be used. The program does not run again at once."""
-        self._last = None
-        self._failure = asyncio.get_running_loop().time(), error
 
     async def _run(self) -> bytes:
         """Run the program; returns its answer."""
