@@ -86,14 +86,8 @@ class ModelClient(Client):
     async def get(self, path: str, params: Params = (), **_: Any) -> bytes:
         return await self._exchange("GET", path, params)
 
-    async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        return await self._exchange("POST", path, params, body=body)
-
-    async def put(self, path: str, body: bytes) -> bytes:
-        return await self._exchange("PUT", path, (), body=body)
-
-    async def delete(self, path: str, body: bytes) -> bytes:
-        return await self._exchange("DELETE", path, (), body=body)
+    async def send(self, method: str, path: str, body: bytes, params: Params = ()) -> bytes:
+        return await self._exchange(method, path, params, body=body)
 
     async def _exchange(
         self, method: str, path: str, params: Params, *, body: bytes = b""

@@ -373,7 +373,7 @@ async def test_another_user_asks(api: ApiServer, tmp_path: Path) -> None:
         users.append(request.headers.get("Impersonate-User", ""))
 
     api.faults += [asked]
-    async with Client(access.acting(access.load(api.kubeconfig(tmp_path)), "eve")) as client:
+    async with Client(access.load(api.kubeconfig(tmp_path)), user="eve") as client:
         await client.get("/api/v1/pods")
         await client.get("/api/v1/pods")
     assert users == ["eve"] * 2

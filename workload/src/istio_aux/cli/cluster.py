@@ -81,10 +81,8 @@ def run(
             request.kubeconfig or config.settings.kubeconfig,
             context=request.context,
         )
-        if request.user:
-            access = credentials.acting(access, request.user)
         server = f"API server {access.server}"
-        return asyncio.run(work(Client(access, patient=patient)))
+        return asyncio.run(work(Client(access, patient=patient, user=request.user)))
     except (AccessError, workloads.UnanswerableError) as error:
         report.complain(str(error))
         return BAD_CREDENTIALS if isinstance(error, AccessError) else FAILED

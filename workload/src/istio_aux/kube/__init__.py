@@ -1,6 +1,6 @@
 """Everything that speaks to the API server. What objects mean is decided in `istio_aux.model`.
 
-`access`, `exec_plugin`: address and credentials. `client`: HTTP, a method for each verb; no kinds.
+`access`, `exec_plugin`: address and credentials. `client`: HTTP; no kinds.
 `objects`: decoding.
 `errors`: what a request can raise: `KubeError`, decided on by type and code.
 `actions`: every path, and every request that is no watch. `watch`: keeps up with a collection.

@@ -8,17 +8,16 @@ with the name of that field: without it, we would connect in another way than ku
 from __future__ import annotations
 
 import base64
-import functools
 import logging
 import os
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib import request
 from urllib.parse import SplitResult, urlsplit
 
@@ -31,12 +30,6 @@ from istio_aux.model.documents import LOADER, check_yaml
 from istio_aux.model.text import UNDECODABLE, one_line, quoted
 
 _log = logging.getLogger(__name__)
-
-# The types of the standard library lack it.
-_bypassed = cast(
-    "Callable[[str, Mapping[str, str]], bool]",
-    request.proxy_bypass_environment,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-)
 
 # Where the kubelet mounts a pod's token and the cluster's CA.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -54,7 +47,6 @@ class Access:
     server_hostname: str | None = None  # Name in the server's certificate, if it is not the URL's.
     namespace: str = "default"  # The namespace of the context.
     proxy: str | None = None  # URL of the HTTP proxy on the way to the server.
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # Headers of every request.
     # Returns the access that replaces this one; None if this one stays valid.
     renewed: Callable[[], Awaitable[Access]] | None = None
     refused: Callable[[], None] = lambda: None  # The caller calls it after a 401.
@@ -62,16 +54,6 @@ class Access:
     async def current(self) -> Access:
         """The access that is valid now; `AccessError` if a credential plugin fails."""
         return self if self.renewed is None else await self.renewed()
-
-
-def acting(access: Access, user: str) -> Access:
-    """The access as another user (``kubectl --as``)."""
-    changed = functools.partial(replace, headers={"Impersonate-User": user})
-
-    async def renewed() -> Access:
-        return changed(await access.current())
-
-    return changed(access, renewed=renewed if access.renewed else None)
 
 
 class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -120,15 +102,11 @@ class _File(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class _Entry(NamedTuple):
-    """A cluster, user or context: its kubeconfig, kind and name, and the fields that are set."""
+    """A cluster, user or context: its kubeconfig, and the fields that are set."""
 
     path: Path
-    what: str
+    where: str  # The kubeconfig, the kind and the name, for messages.
     value: dict[str, object]
-
-    @property
-    def where(self) -> str:
-        return f"{self.path}: {self.what}"
 
     def beside(self, name: str) -> Path:
         """Resolve a path in the entry; it is relative to the folder of the kubeconfig."""
@@ -180,7 +158,7 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
             Access(
                 server=server,
                 tls=_context(authority, _read(authority)),
-                token=_TokenFile(mount / "token"),
+                token=_of_file(mount / "token"),
                 namespace=_read(mount / "namespace").decode().strip(),
             ),
             [authority],
@@ -258,7 +236,7 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
         raise AccessError(f'{named}: context {name}: no user "{context.user}"')
     access, more = _access(
         clusters[context.cluster],
-        users.get(context.user) or _Entry(paths[0], "user ", {}),
+        users.get(context.user) or _Entry(paths[0], f"{paths[0]}: user ", {}),
         context.namespace,
     )
     return access, [*paths, *more]
@@ -282,7 +260,7 @@ def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
             given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
-            by_name.setdefault(entry.name, _Entry(path, f"{kind} {entry.name}", given))
+            by_name.setdefault(entry.name, _Entry(path, f"{path}: {kind} {entry.name}", given))
     return by_name
 
 
@@ -314,7 +292,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     access = Access(
         server=cluster.server.rstrip("/"),
         tls=context_with(*pair),
-        token=_TokenFile(path, user.token) if path else lambda: user.token,
+        token=_of_file(path, user.token) if path else lambda: user.token,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
         proxy=_proxy(cluster, of_cluster.where, os.environ),
@@ -385,7 +363,7 @@ def _direct(server: SplitResult, exceptions: str) -> bool:
             with suppress(ValueError):
                 if address in ip_network(entry, strict=False):
                     return True
-    return _bypassed(
+    return request.proxy_bypass_environment(  # pyright: ignore  # typeshed lacks it
         f"{host}:{port}",
         {"no": ",".join(entry.removeprefix("*") for entry in entries)},
     )
@@ -441,19 +419,18 @@ def _load_certificate(
             raise AccessError(f"{source}: client certificate: {error}") from error
 
 
-class _TokenFile:
+def _of_file(path: Path, token: str | None = None) -> Callable[[], str | None]:
     """Returns the token in a file, which changes every hour or so; the last one if unreadable."""
 
-    def __init__(self, path: Path, token: str | None = None) -> None:
-        self._path = path
-        self._token = token
-        if self() is None:
-            raise AccessError(f"{path}: no token to read")
-
-    def __call__(self) -> str | None:
+    def read() -> str | None:
+        nonlocal token
         with suppress(OSError, ValueError):  # A path with a NUL is a ValueError.
-            self._token = self._path.read_text().strip() or self._token
-        return self._token
+            token = path.read_text().strip() or token
+        return token
+
+    if read() is None:
+        raise AccessError(f"{path}: no token to read")
+    return read
 
 
 def _read(path: Path) -> bytes:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
+from istio_aux.kube.client import TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, S, T, decoded
 from istio_aux.model import owners
@@ -277,7 +277,8 @@ async def evict(client: Client, pod: Key, resource_version: str) -> None:
     `ApiError` 409: it has another UID or version. 429: a PodDisruptionBudget does not allow it now.
     403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
     """
-    await client.post(
+    await client.send(
+        "POST",
         pod_path(pod.namespace, pod.name, "eviction"),
         msgspec.json.encode(
             {
@@ -292,7 +293,8 @@ async def evict(client: Client, pod: Key, resource_version: str) -> None:
 
 async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
     """Delete a pod, only in this version: `ApiError` 409 if it has another UID or version."""
-    await client.delete(
+    await client.send(
+        "DELETE",
         pod_path(pod.namespace, pod.name),
         msgspec.json.encode(
             {
@@ -306,14 +308,15 @@ async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
 
 async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
     """Create a pod from JSON in a dry run; returns it as all webhooks would leave it."""
-    return await client.post(collection("v1", "pods", namespace), pod, DRY_RUN_ALL)
+    return await client.send("POST", collection("v1", "pods", namespace), pod, {"dryRun": "All"})
 
 
 async def allowed(client: Client, right: Right) -> bool:
     """Whether the account of this client has a right; every account may ask."""
     resource, _, subresource = right.resource.partition("/")
     api = "authorization.k8s.io/v1"
-    answer = await client.post(
+    answer = await client.send(
+        "POST",
         collection(api, "selfsubjectaccessreviews"),
         msgspec.json.encode(
             {

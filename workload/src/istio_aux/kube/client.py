@@ -1,4 +1,4 @@
-"""HTTP client of the API server: one method per verb, typed errors, no knowledge of object kinds.
+"""HTTP client of the API server: typed errors, no knowledge of object kinds.
 
 It retries nothing unless it is ``patient``: the caller knows whether and when to try again.
 """
@@ -13,7 +13,7 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import WeakSet
 
 import aiohttp
@@ -39,7 +39,6 @@ Params = Mapping[str, str] | Sequence[tuple[str, str]]
 Check = Callable[[], Awaitable[bool]]
 CHANGED = "nothing was sent: the pod has changed"
 
-DRY_RUN_ALL = {"dryRun": "All"}  # Parameters of a request that changes nothing.
 CONNECT_TIMEOUT = 10.0  # Seconds for TCP and TLS; client-go gives a TLS handshake as long.
 READ_TIMEOUT = 30.0  # Read timeout in seconds of a request that is no watch.
 # Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
@@ -54,19 +53,19 @@ TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 # health check, 30 s and 15 s).
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
-_CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")  # The TLS context in aiohttp's messages.
-_PART_OF_LINE = re.compile(rb"[^\n]*+\n|[^\n]++")
-
 
 class Client:
     """The API server, while the ``async with`` lasts. Every method raises `KubeError`."""
 
-    def __init__(self, access: Access, *, patient: bool = False) -> None:
-        """Prepare; a ``patient`` client, as commands use, repeats a request after a 429."""
+    def __init__(self, access: Access, *, patient: bool = False, user: str | None = None) -> None:
+        """Prepare; a ``patient`` client, as commands use, repeats a request after a 429.
+
+        It acts as another ``user``, if one is named (``kubectl --as``).
+        """
         self._access = access
+        self._user = {"Impersonate-User": user} if user else {}
         self._tries = TRIES if patient else 0
         self.namespace = access.namespace  # The namespace of the credentials, as for kubectl.
-        self._session: aiohttp.ClientSession | None = None
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._sockets = WeakSet[socket.socket]()
 
@@ -77,7 +76,7 @@ class Client:
             # would delay a GET.
             connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": "istio-aux", "Accept": "application/json"},
+            headers={"User-Agent": "istio-aux", **self._user},
             request_class=_Request,
             middlewares=(self._middleware,),
             trust_env=False,
@@ -86,7 +85,7 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
-        await self._open.close()
+        await self._session.close()
         # asyncio keeps the connection of a cancelled watch until the server answers its TLS
         # close_notify, for up to 30 s (asyncio/constants.py SSL_SHUTDOWN_TIMEOUT). A socket that is
         # shut down is closed in the next turns of the event loop.
@@ -103,17 +102,18 @@ class Client:
         """Read one object, or a page of a list; `OversizedError` if over ``longest`` bytes."""
         return await self._ask("GET", path, params, accept=accept, longest=longest)
 
-    async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        """Create an object from JSON; returns the stored object."""
-        return await self._ask("POST", path, params, body=body)
+    async def send(
+        self,
+        method: Literal["POST", "PUT", "DELETE"],
+        path: str,
+        body: bytes,
+        params: Params = (),
+    ) -> bytes:
+        """Create an object, or replace it, by JSON; returns the stored object.
 
-    async def put(self, path: str, body: bytes) -> bytes:
-        """Replace an object by JSON, and return it; `ApiError` 409 if its version is old."""
-        return await self._ask("PUT", path, (), body=body)
-
-    async def delete(self, path: str, body: bytes) -> bytes:
-        """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON."""
-        return await self._ask("DELETE", path, (), body=body)
+        To delete it, ``body`` is a meta/v1 DeleteOptions. `ApiError` 409: its version is old.
+        """
+        return await self._ask(method, path, params, body=body)
 
     async def watch(
         self, path: str, params: Params, *, silence: float
@@ -127,13 +127,13 @@ class Client:
             "GET",
             path,
             params,
-            patience=_timeout(read=silence),
+            silence=silence,
         ) as response:
             yield b""
             parts = list[bytes]()
             size = 0
             async for arrived in response.content.iter_any():
-                for part in _PART_OF_LINE.findall(arrived):
+                for part in arrived.splitlines(keepends=True):
                     parts.append(part)
                     size += len(part)
                     if size > LONGEST:  # The memory for a line is bounded.
@@ -160,7 +160,7 @@ class Client:
         _checks.set(checks := [still] if still else [])
         try:
             with _errors(access):
-                async with self._open.ws_connect(
+                async with self._session.ws_connect(
                     access.server + path,
                     # The kubelet refuses every other type with 406.
                     headers={"Accept": "*/*", **_authorization(access)},
@@ -179,11 +179,6 @@ class Client:
                         socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         finally:
             checks.clear()  # The connection, and timers of its pool, keep the context.
-
-    @property
-    def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "the client is used outside its `async with`"
-        return self._session
 
     async def _ask(
         self,
@@ -219,22 +214,23 @@ class Client:
         *,
         body: bytes | None = None,
         accept: str = "",
-        patience: aiohttp.ClientTimeout | None = None,
+        silence: float = READ_TIMEOUT,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        if accept:
-            headers["Accept"] = accept
+        json = "application/json"
+        content = {} if body is None else {"Content-Type": json}
         with _errors(access):
-            async with self._open.request(
+            async with self._session.request(
                 method,
                 access.server + path,
                 params=params,
                 data=body,
-                headers={**headers, **_authorization(access)},
+                headers={"Accept": accept or json, **content, **_authorization(access)},
                 ssl=access.tls,
                 server_hostname=access.server_hostname,
                 proxy=access.proxy,
-                timeout=patience or _timeout(read=READ_TIMEOUT),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence
+                ),
             ) as response:
                 yield response
 
@@ -295,10 +291,6 @@ class _Request(aiohttp.ClientRequest):
         return await super().send(conn)
 
 
-def _timeout(*, read: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=read)
-
-
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
     seconds = response.headers.get("Retry-After", "")
     return float(seconds) if seconds.isascii() and seconds.isdigit() else None
@@ -320,7 +312,7 @@ def _authorization(access: Access) -> dict[str, str]:
     token = access.token()
     if token and not token.isprintable():
         raise AccessError("token: expected text without control characters")
-    return {**access.headers, **({"Authorization": f"Bearer {token}"} if token else {})}
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _no_connection(error: aiohttp.ClientError) -> str:
@@ -329,7 +321,7 @@ def _no_connection(error: aiohttp.ClientError) -> str:
         where = "proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else "host"
         if why := error.os_error.errno and os.strerror(error.os_error.errno).lower():
             return f"Cannot connect to {where} {error.host}:{error.port} [{why}]"
-    return _CONTEXT.sub("", str(error))
+    return re.sub(r" ssl:(?:\w+|<[^<>]*>)", "", str(error))  # Without the TLS context.
 
 
 @contextmanager

@@ -161,13 +161,13 @@ class Events:
         try:
             path = actions.collection("events.k8s.io/v1", "events", namespace)
             try:
-                await self._client.post(path, body)
+                await self._client.send("POST", path, body)
             except ApiError as error:
                 if error.code != 429:
                     raise
                 # A limited request delays all other Events, too.
                 await asyncio.sleep(retry_after(error) or 1.0)
-                await self._client.post(path, body)
+                await self._client.send("POST", path, body)
             self._refused = ""
         except KubeError as error:
             known = isinstance(error, ApiError) and error.reason == "AlreadyExists"

@@ -323,9 +323,9 @@ class Lease(Leadership):
             }
         )
         if self._seen.exists:
-            self._take(await self._client.put(self._path, body))
+            self._take(await self._client.send("PUT", self._path, body))
         else:
-            self._take(await self._client.post(self._collection, body))
+            self._take(await self._client.send("POST", self._collection, body))
 
     async def _read(self) -> None:
         before, _ = self._note
