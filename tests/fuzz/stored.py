@@ -25,7 +25,7 @@ from istio_aux.judge.pods import judge as judge_pod
 from istio_aux.judge.pods import outside
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
-from istio_aux.kube.objects import EventReader, PageReader, key_of
+from istio_aux.kube.objects import read_event, read_page
 from istio_aux.model import documents
 from istio_aux.model import pod as stored_pods
 from istio_aux.model.documents import shallow
@@ -78,20 +78,18 @@ class Followers:
             client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART),
             leadership=Led(),
         )  # fmt: skip
-        self.events = EventReader(Pod)
-        self.pages = PageReader(Pod)
 
     async def read(self, line: bytes) -> Pod | None:
         """The pod in a line of a watch; None if the watch cannot read it."""
         try:
-            return (await self.events.read(line)).resource
+            return (await read_event(line, Pod)).resource
         except KubeError:
             return None
 
     async def list(self, line: bytes) -> bool:
         """Whether a pod is read from the page that the other one is in, if that is JSON."""
         try:
-            page = await self.pages.read(pods.page([line, NEIGHBOUR]))
+            page = await read_page(pods.page([line, NEIGHBOUR]), Pod)
         except KubeError:
             return not _is_json(pods.pod_of(line))
         return page.items[-1].metadata.name == "neighbour"
@@ -156,7 +154,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
-    state, scope = PodState(key_of(pod)), QuitScope()
+    state, scope = PodState(pod.metadata.key), QuitScope()
     await judge.step("decide", lambda: state.decide_on(PodFacts(pod, QuitPolicy()), scope, NOW))
     await judge.step("store", lambda: followers.follow(pod))
     answers = [

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from istio_aux.injector import injection
 from istio_aux.injector.injection import hooks_of
 from istio_aux.kube.access import Access
-from istio_aux.kube.objects import key_of
 from istio_aux.model import kept
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import INJECT, QUIT_AFTER, REDIRECTION
@@ -236,7 +235,7 @@ class Process:
             return lambda: policies.pop(plane, None)
         found = msgspec.json.decode(text, type=kind)
         names = {Pod: "pods", Namespace: "namespaces", Configuration: "injectors"}
-        watch, key = self.watches[names.get(kind, "slices")], key_of(found)
+        watch, key = self.watches[names.get(kind, "slices")], found.metadata.key
         watch._apply(found)
         await self.store.catch_up()
         self.wiring._events._waiting.clear()  # It is bounded, whatever is in it.

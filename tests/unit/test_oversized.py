@@ -17,11 +17,11 @@ from istio_aux.kube.errors import ApiError, KubeError, OversizedError, Unreadabl
 from istio_aux.kube.objects import (
     BEGINNING,
     LONGEST,
-    EventReader,
     Key,
     Oversized,
-    PageReader,
-    key_of,
+    read_beginning,
+    read_event,
+    read_page,
 )
 from istio_aux.model.pod import Metadata, Pod, convert
 from unit.apiserver import ApiServer, Fault, line, managed, refusal, text
@@ -142,12 +142,16 @@ async def test_no_answer_is_read_to_an_end_that_it_does_not_have() -> None:
     assert sum(sent) < 6 * LONGEST
 
 
+def key(found: Pod) -> Key:
+    return found.metadata.key
+
+
 async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None:
     """Neither says that it is gone."""
     async with ApiServer() as api, Client(api.access()) as client:
         stored = api.put("pods", oversized("a"))
         with pytest.raises(UnreadableError, match="cannot read training/a: longer than 10 MiB"):
-            await actions.list_kept(client, "/api/v1/pods", Pod, {}, key_of)
+            await actions.list_kept(client, "/api/v1/pods", Pod, {}, key)
         with pytest.raises(OversizedError):
             await actions.read_pod(client, Key("training", "a", stored.uid))
 
@@ -161,7 +165,7 @@ async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
         for number in range(60):
             api.put("pods", pod(f"pod-{number}"))
         with pytest.raises(ApiError, match="410 Expired"):
-            await actions.list_kept(client, "/api/v1/pods", Pod, {}, key_of, limit=2)
+            await actions.list_kept(client, "/api/v1/pods", Pod, {}, key, limit=2)
         assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
 
 
@@ -172,17 +176,18 @@ async def test_of_a_line_that_is_too_long_only_the_beginning_is_kept() -> None:
     async with faulty(send) as api, Client(api.access()) as client:
         watch = client.watch("/api/v1/pods", {"watch": "1"}, silence=60)
         lines = [each async for each in watch]
-    assert lines == [b"", Oversized(b"x" * BEGINNING)]
+    assert lines == [b"", b"x" * BEGINNING]
+    assert isinstance(lines[1], Oversized)
 
 
 def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
     """Tenants choose what comes behind ``metadata``; nothing of it is taken for a name."""
     body = pod("a", namespace="b", uid="1", resourceVersion="9", labels={"x": '"}],{"name":"z"'})
-    whole, reader = line("MODIFIED", body), EventReader(Pod)
+    whole = line("MODIFIED", body)
     named = 0
     for end in range(len(whole)):
         try:
-            event = asyncio.run(reader.read(Oversized(whole[:end])))
+            event = asyncio.run(read_event(Oversized(whole[:end]), Pod))
         except KubeError:
             assert named == 0, "once it is an event, it stays one"
             continue
@@ -202,7 +207,7 @@ def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
 )
 def test_a_page_that_does_not_begin_with_its_metadata_is_not_known(beginning: bytes) -> None:
     with pytest.raises(UnreadableError, match="is not known"):
-        PageReader(Pod).read_beginning(beginning)
+        read_beginning(beginning)
 
 
 # Objects that cannot be decoded.
@@ -231,10 +236,9 @@ def test_what_is_read_of_a_pod_does_not_depend_on_its_managed_fields(
     metadata: dict[str, Any] = {"uid": "1", "labels": texts}
     plain = pod("a", **metadata)
     fields = pod("a", **metadata, managedFields=[*more, *managed(levels), *more])
-    event, listed = EventReader(Pod), PageReader(Pod)
     page = text({"metadata": {}, "items": [fields, plain]})
-    [first, second] = asyncio.run(listed.read(page)).items
-    read = [asyncio.run(event.read(line("ADDED", each))).resource for each in (fields, plain)]
+    [first, second] = asyncio.run(read_page(page, Pod)).items
+    read = [asyncio.run(read_event(line("ADDED", each), Pod)).resource for each in (fields, plain)]
     assert first == second == read[0] == read[1] == convert(plain)
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.kube.objects import key_of
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE, REDIRECTION
 from istio_aux.model.answers import Liveness
@@ -82,7 +81,7 @@ class World:
                 self.repair.store.set_applications(parse(self.file)[0])
             case 3 if self.pods:
                 pod = self.pods.pop(choose(sorted(self.pods)))
-                self.repair.store.delete(key_of(pod), pod)
+                self.repair.store.delete(pod.metadata.key, pod)
             case _:
                 self.apply(self.pod(choose(SPACES), self.random.randrange(6)))
 
@@ -153,7 +152,7 @@ def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) ->
     newcomer.store.set_applications(parse(world.file)[0])
     newcomer.store.set_injectors(world.mesh)
     assert known(world.repair) == known(newcomer)
-    whole = {key_of(pod): Candidate.of(pod) for pod in world.pods.values()}
+    whole = {pod.metadata.key: Candidate.of(pod) for pod in world.pods.values()}
     for key, stored in world.repair.store.pods.items():
         assert stored.candidate in (None, whole[key])
 

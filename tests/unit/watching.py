@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
-from istio_aux.kube.objects import Key, key_of
+from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Watch
 from istio_aux.model.pod import Pod
 from unit.apiserver import ApiServer, Fault
@@ -26,7 +26,7 @@ class Seen:
         self.restarts: list[str] = []
 
     def apply(self, resource: Any) -> None:
-        key = key_of(resource)
+        key = resource.metadata.key
         self._tell("+", key)
         self.there[key] = resource
 

@@ -16,7 +16,7 @@ import msgspec
 
 from istio_aux.kube.client import TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
-from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, S, T, decoded
+from istio_aux.kube.objects import LONGEST, Key, Page, S, T, decoded, read_beginning, read_page
 from istio_aux.model import owners
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
@@ -207,7 +207,6 @@ async def pages(
     than `LONGEST` is unreadable. ``restarted`` is called when the list begins again: the pages
     before count for nothing. ``accept`` is the form of the answer, if it is not whole objects.
     """
-    reader = PageReader(kind)
     params = {**selection}
     throttled = 0
     lists = 1
@@ -221,7 +220,7 @@ async def pages(
                 accept=accept,
                 longest=LONGEST if limit == 1 else LONGEST_PAGE,
             )
-            page = await reader.read(body)
+            page = await read_page(body, kind)
             if len(body) <= LONGEST_PAGE // 4:
                 limit = min(limit * 2, most)
             del body  # The caller may handle the page for long.
@@ -229,7 +228,7 @@ async def pages(
             if limit > 1:
                 limit = max(1, limit // 4)
                 continue
-            page = reader.read_beginning(error.beginning)
+            page = read_beginning(error.beginning)
         except ApiError as error:
             if "continue" not in params:
                 raise

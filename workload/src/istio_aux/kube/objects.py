@@ -7,9 +7,9 @@ again, object by object. An object begins with its identity, before anything tha
 
 from __future__ import annotations
 
-import asyncio
 import re
-from typing import Generic, Protocol, TypeVar
+import types
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -37,11 +37,6 @@ T = TypeVar("T", bound=Resource)
 S = TypeVar("S")
 
 
-def key_of(resource: Resource) -> Key:
-    """Return the key of an object."""
-    return resource.metadata.key
-
-
 class Unreadable(msgspec.Struct, frozen=True):
     """An object that cannot be decoded. Unknown fields of ``key`` are empty."""
 
@@ -52,10 +47,8 @@ class Unreadable(msgspec.Struct, frozen=True):
         return f"{self.key if self.key.name else 'an object without a readable name'}: {self.why}"
 
 
-class Oversized(msgspec.Struct, frozen=True):
+class Oversized(bytes):
     """The beginning of a line that is longer than `LONGEST`."""
-
-    beginning: bytes
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -117,8 +110,6 @@ class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
     why: str = ""  # Why the object cannot be decoded, or empty.
 
 
-_raw_list = msgspec.json.Decoder(_ListOf[msgspec.Raw])
-
 _TOO_LONG = f"longer than {LONGEST >> 20} MiB"
 
 # How the API server begins an object, a page and an event: in the order of Go's structs
@@ -153,75 +144,57 @@ def decoded(body: bytes, kind: type[S], name: str = "") -> S:
             raise UnreadableError(f"the answer is no {name}: {problem(error)}") from error
 
 
-class PageReader(Generic[T]):
-    """Decodes pages of a list."""
-
-    def __init__(self, kind: type[T]) -> None:
-        """Decode items to ``kind``."""
-        self._page = msgspec.json.Decoder(_ListOf[kind])
-        self._item = msgspec.json.Decoder(kind)
-
-    async def read(self, body: bytes) -> Page[T]:
-        """Decode one page; `UnreadableError` if it is no list."""
+async def read_page(body: bytes, kind: type[T]) -> Page[T]:
+    """Decode one page of a list; `UnreadableError` if it is none."""
+    try:
+        page = msgspec.json.decode(body, type=_ListOf[kind])
+        return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
+    except Exception:  # Decode one by one, to find out which cannot be decoded.
+        text = await run_cooperatively(cutting(body))
+    raw = decoded(text, _ListOf[msgspec.Raw], "list")
+    items = list[T]()
+    unreadable = list[Unreadable]()
+    for item in raw.items or ():
         try:
-            page = self._page.decode(body)
-            return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
-        except Exception:  # Decode one by one, to find out which cannot be decoded.
-            text = await run_cooperatively(cutting(body))
-        try:
-            raw = _raw_list.decode(text)
+            items.append(msgspec.json.decode(item, type=kind))
         except Exception as error:
-            raise UnreadableError(f"the answer is no list: {problem(error)}") from error
-        items = list[T]()
-        unreadable = list[Unreadable]()
-        for item in raw.items or ():
+            unreadable.append(Unreadable(_identity(bytes(item)).key, problem(error)))
+    return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
+
+
+def read_beginning(beginning: bytes) -> Page[Any]:
+    """Read a page whose one object is over `LONGEST`; `UnreadableError` if that is unknown."""
+    page = _LIST.match(beginning)
+    if page is None:
+        raise UnreadableError(f"an object {_TOO_LONG} is not known")
+    version, more = _texts(page)
+    return Page(version, more, [], (Unreadable(_identity(beginning, page.end()).key, _TOO_LONG),))
+
+
+async def read_event(line: bytes | Oversized, kind: type[T]) -> Event[T]:
+    """Decode one line of a watch; an oversized one only as far as its object's identity.
+
+    `ApiError`: a Status ends the stream. `UnreachableError`: the line was probably cut.
+    """
+    why = _TOO_LONG if isinstance(line, Oversized) else ""
+    head = _EVENT.match(line)
+    if head is None or not (why or line.endswith(b"}\n")):
+        raise UnreachableError("the stream was cut, or brought no event")
+    change = head[1].decode()
+    body = line[head.end() : -len("}\n")]
+    if change == "ERROR":
+        raise decoded(body, ApiStatus, "Status").error()
+    if change != "BOOKMARK" and not why:
+        try:
             try:
-                items.append(self._item.decode(item))
-            except Exception as error:
-                unreadable.append(Unreadable(_identity(bytes(item)).key, problem(error)))
-        return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
-
-    def read_beginning(self, beginning: bytes) -> Page[T]:
-        """Read a page whose one object is over `LONGEST`; `UnreadableError` if that is unknown."""
-        page = _LIST.match(beginning)
-        if page is None:
-            raise UnreadableError(f"an object {_TOO_LONG} is not known")
-        version, more = _texts(page)
-        return Page(
-            version, more, [], (Unreadable(_identity(beginning, page.end()).key, _TOO_LONG),)
-        )
-
-
-class EventReader(Generic[T]):
-    """Decodes lines of a watch."""
-
-    def __init__(self, kind: type[T]) -> None:
-        """Decode objects to ``kind``."""
-        self._object = msgspec.json.Decoder(kind)
-
-    async def read(self, line: bytes | Oversized) -> Event[T]:
-        """Decode one line; an oversized one only as far as its object's identity.
-
-        `ApiError`: a Status ends the stream. `UnreachableError`: the line was probably cut.
-        """
-        text, why = (line.beginning, _TOO_LONG) if isinstance(line, Oversized) else (line, "")
-        head = _EVENT.match(text)
-        if head is None or not (why or text.endswith(b"}\n")):
-            raise UnreachableError("the stream was cut, or brought no event")
-        kind = head[1].decode()
-        body = text[head.end() : -len("}\n")]
-        if kind == "ERROR":
-            raise decoded(body, ApiStatus, "Status").error()
-        if kind != "BOOKMARK" and not why:
-            try:
-                try:
-                    resource = self._object.decode(body)
-                except Exception:
-                    resource = self._object.decode(await run_cooperatively(cutting(body)))
-                return Event(kind, resource.metadata, resource)
-            except Exception as error:
-                why = problem(error)
-        return Event(kind, _identity(body), why=why)
+                resource = msgspec.json.decode(body, type=kind)
+            except Exception:
+                text = await run_cooperatively(cutting(body))
+                resource = msgspec.json.decode(text, type=kind)
+            return Event(change, resource.metadata, resource)
+        except Exception as error:
+            why = problem(error)
+    return Event(change, _identity(body), why=why)
 
 
 def _identity(text: bytes, begin: int = 0) -> Metadata:
@@ -235,11 +208,7 @@ def _texts(match: re.Match[bytes]) -> tuple[str, ...]:
     return tuple(text.decode(errors="replace") for text in match.groups(b""))
 
 
-async def run_cooperatively(work: Cooperative[S]) -> S:
-    """Do ``work``; other tasks have a turn whenever it yields."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
-        await asyncio.sleep(0)
+@types.coroutine
+def run_cooperatively(work: Cooperative[S]) -> Cooperative[S]:
+    """Do ``work``; other tasks have a turn whenever it yields, as by `asyncio.sleep` of 0."""
+    return (yield from work)

@@ -27,7 +27,7 @@ from istio_aux.kube.errors import (
     jittered,
     retry_after,
 )
-from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, key_of
+from istio_aux.kube.objects import Event, Key, Resource, T, Unreadable, read_event
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Collection(dict[Key, T]):
 
     def apply(self, resource: T) -> None:
         """The object exists and looks like this."""
-        self[key_of(resource)] = self._keep(resource)
+        self[resource.metadata.key] = self._keep(resource)
         self._changed()
 
     def delete(self, key: Key, _last: T | None) -> None:
@@ -114,7 +114,7 @@ class Watch(Generic[T]):
         # Lists and streams have each a backoff: a watch that fails after each list must pause, too.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
-        self._kind, self._events = kind, EventReader(kind)
+        self._kind = kind
         self._version = ""
         self._known = set[Key]()
         self._furthest = 0  # Objects of the longest list that failed.
@@ -184,7 +184,10 @@ class Watch(Generic[T]):
                 self._apply(resource)
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
-            keys = [*map(key_of, page.items), *(each.key for each in page.unreadable)]
+            keys = [
+                *(each.metadata.key for each in page.items),
+                *(each.key for each in page.unreadable),
+            ]
             gone.difference_update(keys)
             listed += len(keys)
             if not all(key.uid for key in keys):
@@ -257,23 +260,23 @@ class Watch(Generic[T]):
             async for line in lines:
                 self._alive_at = now()
                 if line:  # An empty line: the watch is accepted, and misses nothing from now on.
-                    self._deliver(await self._events.read(line))
+                    self._deliver(await read_event(line, self._kind))
                     number += 1
                     if number % BATCH == 0:
                         await asyncio.sleep(0)
 
     def _deliver(self, event: Event[T]) -> None:
         if event.type == "DELETED":
-            self._delete(key_of(event), event.resource)
+            self._delete(event.metadata.key, event.resource)
         elif event.why:
-            self._keep(Unreadable(key_of(event), event.why))
+            self._keep(Unreadable(event.metadata.key, event.why))
         elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
             self._apply(event.resource)
         self._watching.reset()
         self._advance(event.metadata.resource_version or self._version)
 
     def _apply(self, resource: T) -> None:
-        key = key_of(resource)
+        key = resource.metadata.key
         self.unreadable.pop(key, None)
         self._known.add(key)
         self._tell(key, (handler.apply for handler in self._handlers), resource)
