@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TypeVar
 
 import pytest
@@ -19,7 +20,6 @@ from istio_aux.kube.exec import (
     Channels,
     ExecChannels,
     ForwardChannels,
-    ReadyChannels,
     execute,
     forward,
 )
@@ -212,6 +212,16 @@ def test_an_answer_is_over_when_its_length_or_the_node_says_so(
     assert fed(ForwardChannels(), *OPENED, *frames).finished is finished
 
 
+def test_single_bytes_cost_no_more_than_a_glance_each() -> None:
+    """What a pod's own program sends, and how, is the tenant's affair."""
+    channels = fed(ForwardChannels(), *OPENED, DATA + b"\nx" * (OUTPUT // 2 - FRAMES))
+    began = time.thread_time()
+    for _ in range(FRAMES):
+        channels.feed(DATA + b"x")
+        assert not channels.finished
+    assert time.thread_time() - began < 1, "0.01 s; with a look at all that has come, 7 s"
+
+
 def test_an_answer_that_is_no_http_is_no_status() -> None:
     result = forwarded(*OPENED, DATA + b"SSH-2.0\r\n\r\n" + b"x" * OUTPUT)
     assert not result.well
@@ -257,6 +267,6 @@ async def test_a_refusal_is_heard_although_the_node_has_closed_before_the_reques
 
     api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
     api.faults.append(refuse)
-    channels = ReadyChannels()
+    channels = ForwardChannels()
     await forward(client, POD, 15020, "GET /", 10.0, still=still, channels=channels)
     assert channels.ready is False

@@ -18,25 +18,20 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import CHANGED, Check, Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, LateError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
-from istio_aux.model.names import READY, READY_PORT
 from istio_aux.model.pod import PROXY
 from istio_aux.model.sidecars import AttemptResult
 from istio_aux.model.text import UNDECODABLE, one_line
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # v5 adds CLOSE, for stdin alone.
-FORWARD = ("v4.channel.k8s.io",)  # From cri-streaming portforward/websocket.go.
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 # Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
 # hundred bytes in a few frames.
 FRAMES = 4096
 BYTES = 4 << 20
-AT_ONCE = 64  # Frames after which other tasks get a turn: to receive one does not yield.
-SHOWN = 300  # Characters of the other side's text in a message.
 
 
 def answered(head: str, text: str) -> str:
-    """Join the head of a line for people, and the other side's text, if it has any."""
-    return f"{head}: {one_line(text, SHOWN)}" if text.strip() else head
+    """Join the head of a line for people, and 300 characters of the other side's text, if any."""
+    return f"{head}: {one_line(text, 300)}" if text.strip() else head
 
 
 class Channels:
@@ -121,7 +116,7 @@ async def execute(
             ("stderr", "true"),
             *(("command", word) for word in command),
         ],
-        protocols=PROTOCOLS,
+        protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"),  # v5 adds CLOSE, for stdin alone.
         before=still,
     )
 
@@ -145,9 +140,11 @@ class ForwardChannels(Channels):
 
     def feed(self, frame: bytes) -> None:
         """Add one frame, and check whether the head of the answer is complete."""
-        super().feed(frame)
         answer = self._received[_DATA]
-        if self._wanted is None and (end := _HEAD_END.search(answer, _PREFIX)):
+        # What was searched is not searched again: a tenant's program may send single bytes.
+        begin = max(_PREFIX, len(answer) - len(b"\r\n\r\n") + 1)
+        super().feed(frame)
+        if self._wanted is None and (end := _HEAD_END.search(answer, begin)):
             length = _LENGTH.search(answer, _PREFIX, end.end())
             self._wanted = min(end.end() + int(length[1]), OUTPUT) if length else OUTPUT
 
@@ -156,6 +153,14 @@ class ForwardChannels(Channels):
         """Whether the node sent an error, or the answer is complete, if it says its length."""
         complete = self._wanted is not None and len(self._received[_DATA]) >= self._wanted
         return complete or len(self._received[_REFUSED]) > _PREFIX
+
+    @property
+    def ready(self) -> bool | None:
+        """Whether the proxy is ready: not if Envoy does not listen yet; None: no answer."""
+        status = _STATUS_LINE.match(self._received[_DATA], _PREFIX)
+        if status is None:
+            return False if b"connection refused" in self._received[_REFUSED] else None
+        return {b"200": True, b"503": False}.get(bytes(status[1]))
 
     def result(self, early: str = "", *, sent: bool = True) -> AttemptResult:
         """Return the HTTP status, and the reason or the body."""
@@ -202,47 +207,28 @@ async def forward(
         channels or ForwardChannels(),
         deadline,
         params=[("ports", str(port))],
-        protocols=FORWARD,
+        protocols=("v4.channel.k8s.io",),  # From cri-streaming portforward/websocket.go.
         still=still,
         first_frame=bytes([_DATA]) + head.encode("ascii"),
     )
 
 
-class ReadyChannels(ForwardChannels):
-    """The channels of one port, to find out whether a proxy is ready."""
-
-    @property
-    def ready(self) -> bool | None:
-        """Whether the proxy is ready: not if Envoy does not listen yet; None: no answer."""
-        status = _STATUS_LINE.match(self._received[_DATA], _PREFIX)
-        if status is None:
-            return False if b"connection refused" in self._received[_REFUSED] else None
-        return {b"200": True, b"503": False}.get(bytes(status[1]))
-
-
 async def is_ready(client: Client, pod: Key, deadline: float) -> bool | None:
-    """Whether the proxy of a pod is ready, by what the hook of a hold asks; None: not known."""
-    channels = ReadyChannels()
-    await _ask(client, pod, READY_PORT, READY, channels, deadline=deadline)
-    return channels.ready
+    """Whether the proxy of a pod is ready, by what the hook of a hold asks; None: not known.
 
-
-async def _ask(
-    client: Client,
-    pod: Key,
-    port: int,
-    what: str,
-    channels: ForwardChannels,
-    *,
-    deadline: float,
-) -> None:
-    """Send a request to a pod that is still there; see `forward`. Nothing arrives if it fails."""
+    The hook asks for this at a port on which Envoy listens in every pod (istio pilot-agent
+    app/wait.go). It is asked of a pod that is still there.
+    """
+    channels = ForwardChannels()
 
     async def same() -> bool:
         return await actions.read_pod(client, pod) is not None
 
-    with suppress(KubeError):
-        await forward(client, pod, port, what, deadline, still=same, channels=channels)
+    with suppress(KubeError):  # Nothing has arrived then.
+        await forward(
+            client, pod, 15021, "GET /healthz/ready", deadline, still=same, channels=channels
+        )
+    return channels.ready
 
 
 async def stream(
@@ -299,6 +285,6 @@ async def _listen(
         size += len(message.data)
         if frames > FRAMES or size > BYTES:
             return f"closed after {frames} frames and {size} bytes without a result"
-        if frames % AT_ONCE == 0:
+        if frames % 64 == 0:  # To receive a frame does not yield to other tasks.
             await asyncio.sleep(0)
     return ""

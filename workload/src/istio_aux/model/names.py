@@ -70,12 +70,9 @@ def quit_command(port: int | None) -> tuple[str, ...]:
 
 
 # The command of the hook with which Istio holds a payload, and its flag for the timeout, which is
-# 60 s by default (istio pilot-agent app/wait.go). The command asks for `READY` at a port on which
-# Envoy listens in every pod.
+# 60 s by default (istio pilot-agent app/wait.go).
 WAIT = ("pilot-agent", "wait")
 TIMEOUT_FLAG = "--timeoutSeconds="
-READY_PORT = 15021
-READY = "GET /healthz/ready"
 
 EVENT_CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``: a qualified name.
 EventAction = Literal["Evict", "Quit", "Report"]
