@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import jinja2
 import yaml
@@ -36,8 +36,8 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "checkpoint": election.ANNOTATION,
     "checkpoint_size": election.LONGEST,
     "controller": names.EVENT_CONTROLLER,
-    "event_actions": names.EVENT_ACTIONS,
-    "event_reasons": names.EVENT_REASONS,
+    "event_actions": get_args(names.EventAction),
+    "event_reasons": get_args(names.EventReason),
     "lease_life": int(election.HONOURED),
     "never_injected": names.IGNORED,
     "proxy": PROXY,

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import yaml
 from istio_aux.cli.commands import main, parser
-from istio_aux.model.names import EVENT_REASONS
+from istio_aux.model.names import EventReason
 from istio_aux.repair.rollout import RolloutLimits
 
 import status
@@ -227,7 +227,7 @@ def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
 def test_the_reference_has_every_event() -> None:
     """Types hold the recorders to this list, and the policy for Events is rendered from it."""
     events = pages.section((REFERENCE / "status.md").read_text(), "events")
-    assert {row[0].strip("`") for row in table(events)} == {*EVENT_REASONS}
+    assert {row[0].strip("`") for row in table(events)} == {*get_args(EventReason)}
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:

@@ -21,7 +21,7 @@ import yaml
 
 from istio_aux.model import applications, selectors, sidecars
 from istio_aux.model.applications import Application, Applications, PodOptions
-from istio_aux.model.documents import check_yaml
+from istio_aux.model.documents import load_yaml
 from istio_aux.model.names import LOCAL_SETTINGS, SETTINGS, STATUS_PORT, WEBHOOK_PORT
 from istio_aux.model.policy import (
     Capability,
@@ -317,9 +317,7 @@ def load(file: Path, required: Iterable[str] = _REQUIRED) -> Settings:
     Raises SettingsError: one line with the file, the option, the value and what is allowed.
     """
     try:
-        text = file.read_bytes()
-        check_yaml(text)
-        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
+        document = load_yaml(file.read_bytes(), _StrictLoader)
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror or error}") from error
     except (yaml.YAMLError, *UNDECODABLE) as error:

@@ -26,7 +26,7 @@ import yaml
 
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
-from istio_aux.model.documents import LOADER, check_yaml
+from istio_aux.model.documents import load_yaml
 from istio_aux.model.text import UNDECODABLE, one_line, quoted
 
 _log = logging.getLogger(__name__)
@@ -244,9 +244,7 @@ def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
 
 def _file(path: Path) -> _File:
     try:
-        text = _read(path)
-        check_yaml(text)
-        return msgspec.convert(yaml.load(text, Loader=LOADER), _File)  # noqa: S506 - a SafeLoader
+        return msgspec.convert(load_yaml(_read(path)), _File)
     except (yaml.YAMLError, *UNDECODABLE) as error:
         raise AccessError(f"{path}: no kubeconfig: {one_line(str(error))}") from error
 

@@ -56,13 +56,9 @@ class Node(Struct, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
-class _ResponseKind(Struct, frozen=True):
-    kind: str = ""
-
-
 class _Resource(Struct, frozen=True):
     resource: str = ""
-    response_kind: _ResponseKind = _ResponseKind()
+    response_kind: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     scope: str = ""
     singular_resource: str = ""
     short_names: tuple[str, ...] | None = None
@@ -81,7 +77,6 @@ class _ApiGroup(Struct, frozen=True):
 class _Discovery(Struct, frozen=True):
     """All types that the API server serves."""
 
-    kind: str = ""
     items: tuple[_ApiGroup, ...] | None = None
 
 
@@ -168,19 +163,15 @@ def _types(of: _ApiGroup) -> Iterator[ServedType]:
             if each.resource in known:  # The first version is the preferred one.
                 continue
             known.add(each.resource)
-            kind = each.response_kind.kind
+            kind = each.response_kind.get("kind", "")
             plain = (each.resource, each.singular_resource or kind.lower(), kind.lower())
-            names = (
-                *plain,
-                *(each.short_names or ()),
-                *(f"{name}.{group}" for name in plain if group),
-            )
+            full = [f"{name}.{group}" for name in plain if group]
             yield ServedType(
                 group,
                 version.version,
                 each.resource,
                 kind,
-                tuple(dict.fromkeys(names)),
+                tuple(dict.fromkeys((*plain, *(each.short_names or ()), *full))),
                 namespaced=each.scope == "Namespaced",
             )
 
@@ -341,22 +332,16 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
     return {"uid": pod.uid, "resourceVersion": resource_version}
 
 
-_API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
-
-
 def collection(api: str, resource: str, namespace: str = "") -> str:
     """The path of ``resource``, such as ``pods``, in one namespace, or in all if it is empty.
 
     `InvalidNameError` if no ``api`` (``v1``, or group and version) has such a name.
     """
-    middle = f"/namespaces/{namespace_name(namespace)}" if namespace else ""
-    return f"{_api_path(api)}{middle}/{quote(resource, safe='')}"
-
-
-def _api_path(api: str) -> str:
-    if not _API.fullmatch(api):
+    if not re.fullmatch(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*", api):
         raise InvalidNameError(f"apiVersion {quoted(api)}: the API server serves none of that name")
-    return f"/{'apis' if '/' in api else 'api'}/{api}"
+    root = "apis" if "/" in api else "api"
+    middle = f"/namespaces/{namespace_name(namespace)}" if namespace else ""
+    return f"/{root}/{api}{middle}/{quote(resource, safe='')}"
 
 
 def object_path(

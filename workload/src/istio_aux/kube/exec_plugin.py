@@ -27,7 +27,6 @@ VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 _KUBERC = "kubectl.config.k8s.io/"
 EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to plugins.
 DEADLINE = 60.0  # Seconds for an answer.
-LOGIN = 300.0  # Seconds for an answer if a person may have to log in.
 AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
 _SHOWN = 2000  # Characters of a plugin's words in a message.
 S = TypeVar("S", bound=msgspec.Struct)
@@ -254,7 +253,7 @@ class Plugin(Generic[T]):
             hint = f"; {one_line(spec.install_hint, _SHOWN)}" if spec.install_hint else ""
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise AccessError(f"{self._name}: {why or error}{hint}") from error
-        seconds = DEADLINE if quiet else LOGIN
+        seconds = DEADLINE if quiet else 300.0  # A person may have to log in.
         try:
             async with asyncio.timeout(seconds):
                 answer, errors = await process.communicate()

@@ -11,11 +11,11 @@ from datetime import datetime
 from enum import StrEnum
 from heapq import merge
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from istio_aux.model.documents import Cooperative
+from istio_aux.model.documents import Cooperative, T
 from istio_aux.model.found import Found
 from istio_aux.model.moment import in_utc
 from istio_aux.model.pod import PROXY
@@ -23,14 +23,11 @@ from istio_aux.model.policy import Capability
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import listed
 
-T = TypeVar("T")
-
 LONGEST = 500  # Pods of a kind in `/status`, at most: after an outage it may be every pod.
 SLICE = 200  # Pods that are handled before other tasks, such as reviews, have a turn.
 UNREADABLE = 20  # Unreadable objects in `/status`, at most.
 MOST = 20  # Holders that are listed: tenants name their containers.
 PAGE = 500  # Pods in a page of `/pods`, at most.
-_NAMES = 3  # Containers that the text of a holder names.
 TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
 
 
@@ -232,7 +229,7 @@ def _holder(by: tuple[str, ...], fix: str, pods: list[Found]) -> Holder:
     text = "".join(
         (
             f"{len(pods)} {'pod is' if len(pods) == 1 else 'pods are'} kept by",
-            f" {listed(by, most=_NAMES)}",
+            f" {listed(by, most=3)}",
             f" since {in_utc(since):%Y-%m-%d %H:%M}Z" if since else "",
             f": {requests}" if str(requests) else "",
             f"; the requests of {unreadable} cannot be read" if unreadable else "",

@@ -154,8 +154,6 @@ class _Items(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, yaml.YAMLError)
-_list_decoder = msgspec.json.Decoder(_Items)
-_any_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 def read(body: bytes) -> Iterator[Document | BadDocument]:
@@ -185,10 +183,10 @@ def _readable(body: bytes) -> bytes | None:
     """The text, without what is nested too deeply for a decoder; None if it is no JSON."""
     try:
         try:
-            _any_decoder.decode(body)
+            msgspec.json.decode(body, type=msgspec.Raw)
         except RecursionError:
             body = shallow(body, most=sys.maxsize)
-            _any_decoder.decode(body)
+            msgspec.json.decode(body, type=msgspec.Raw)
     except _UNREADABLE:
         return None
     return body
@@ -197,7 +195,7 @@ def _readable(body: bytes) -> bytes | None:
 def _expand(place: str, body: bytes, readable: bytes) -> Iterator[Document | BadDocument]:
     """Replace a List, such as a PodList, by its items."""
     try:
-        value = _list_decoder.decode(readable)
+        value = msgspec.json.decode(readable, type=_Items)
     except _UNREADABLE as error:
         yield BadDocument(place, problem(error))
         return
@@ -267,8 +265,7 @@ def _split_yaml(body: bytes) -> Iterator[_Part]:
     before = 0
     for text in _SEPARATOR.split(body):
         try:
-            check_yaml(text)
-            value = cast("object", yaml.load(text, Loader=_loader))  # noqa: S506 - a SafeLoader
+            value = load_yaml(text, _loader)
             if value is not None:
                 yield before + _line(text) - 1, msgspec.json.encode(value)
         except yaml.MarkedYAMLError as error:
@@ -282,8 +279,8 @@ def _split_yaml(body: bytes) -> Iterator[_Part]:
         before += text.count(b"\n")
 
 
-def check_yaml(text: bytes) -> None:
-    """Refuse YAML that would take all memory, or end the process; to be called before a loader.
+def load_yaml(text: bytes, loader: type[yaml.SafeLoader] = LOADER) -> object:
+    """Load a document of YAML, unless it would take all memory, or end the process.
 
     ValueError: its aliases stand for far more than the text has, or it is nested so deeply that
     libyaml's composer, which is recursive C, could overflow its stack. YAMLError: it is no YAML.
@@ -317,33 +314,26 @@ def check_yaml(text: bytes) -> None:
         sizes[-1] += size
         if sizes[-1] > written + most:
             raise ValueError("excessive aliasing: its aliases stand for far more than it has")
+    return cast("object", yaml.load(text, Loader=loader))  # noqa: S506 - a SafeLoader
 
 
-def _kubernetes_loader() -> type[yaml.SafeLoader]:
-    """A loader that reads scalars as Kubernetes does (sigs.k8s.io/yaml).
-
-    For PyYAML ``2024-01-01`` is a date and ``12:30:45`` the number 45045; here both are strings.
-    """
-    loader = cast("type[yaml.SafeLoader]", type("KubernetesLoader", (LOADER,), {}))
-    kept = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "merge")}
-    resolvers = {
-        first: [resolver for resolver in resolvers if resolver[0] in kept]
-        for first, resolvers in LOADER.yaml_implicit_resolvers.items()
-    }
-    for first in "-+.0123456789":
-        resolvers.setdefault(first, []).extend(_NUMBERS)
-    loader.yaml_implicit_resolvers = resolvers
-    return loader
-
-
-_NUMBERS = [
-    (f"tag:yaml.org,2002:{name}", re.compile(pattern))
-    for name, pattern in (
-        ("int", r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"),
-        ("float", r"[-+]?([0-9]+[eE]|([0-9][0-9_]*)?\.[0-9_]+([eE]|$))([-+]?[0-9]+)?$"),
-    )
-]
-_loader = _kubernetes_loader()
+# Reads scalars as Kubernetes does (sigs.k8s.io/yaml). For PyYAML ``2024-01-01`` is a date and
+# ``12:30:45`` the number 45045; here both are strings.
+_loader: Any = type("KubernetesLoader", (LOADER,), {})
+_loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag.endswith((":null", ":bool", ":merge"))]
+    for first, resolvers in LOADER.yaml_implicit_resolvers.items()
+}
+_loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int",
+    re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"),
+    [*"-+.0123456789"],
+)
+_loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?([0-9]+[eE]|([0-9][0-9_]*)?\.[0-9_]+([eE]|$))([-+]?[0-9]+)?$"),
+    [*"-+.0123456789"],
+)
 
 
 def to_yaml(value: object) -> str:

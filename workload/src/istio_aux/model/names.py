@@ -7,7 +7,7 @@ admin in `policy`.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 # Where the project is published, with its releases, and the registry of its images and charts.
 # Neither is there yet: `.example` has no hosts (RFC 6761). `python -m tools.address` writes others.
@@ -93,5 +93,3 @@ EventReason = Literal[
     "RestartStopped",
     "RestartedForSidecar",
 ]
-EVENT_ACTIONS: tuple[EventAction, ...] = get_args(EventAction)
-EVENT_REASONS: tuple[EventReason, ...] = get_args(EventReason)

@@ -18,14 +18,11 @@ import msgspec
 # What decoders raise on bytes that others chose; msgspec's errors are ValueErrors.
 UNDECODABLE = (ValueError, RecursionError)
 
-_LINE = 200  # Characters of another program's message.
-_SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.
 _WORD = 500  # Characters of a word of a command: a name has 253 at most, and a kind before it.
-_LISTED = 20  # Names of a list; a pod may have thousands of containers.
 
 
-def one_line(text: str, longest: int = _LINE) -> str:
-    """Join the lines of a text, and shorten what is longer."""
+def one_line(text: str, longest: int = 200) -> str:
+    """Join the lines of a text, such as another program's message, and shorten what is longer."""
     return shortened(" ".join(text.split()), longest)
 
 
@@ -41,8 +38,8 @@ def problem(error: Exception) -> str:
     return one_line(str(text)) + (f", line {mark.line + 1}" if mark else "")
 
 
-def quoted(value: str, longest: int = _SHOWN) -> str:
-    """Quote, escape and shorten a value for a line of text."""
+def quoted(value: str, longest: int = 60) -> str:
+    """Quote, escape and shorten a value for a line of text: an annotation may have 256 KiB."""
     return printable_json(msgspec.json.encode(shortened(value, longest))).decode()
 
 
@@ -50,8 +47,11 @@ MAY_NOT = "this account may not "
 """What texts about a right that is lacking begin with; the right follows."""
 
 
-def listed(names: Collection[str], gap: str = ", ", *, most: int = _LISTED) -> str:
-    """Join names; of many, the first ones, and how many more there are."""
+def listed(names: Collection[str], gap: str = ", ", *, most: int = 20) -> str:
+    """Join names; of many, the first ones, and how many more there are.
+
+    A pod may have thousands of containers.
+    """
     more = len(names) - most
     if more <= 0:
         return gap.join(names)
