@@ -83,16 +83,10 @@ class ModelClient(Client):
         for watch in self._watches:
             watch.close()
 
-    async def get(self, path: str, params: Params = (), **_: Any) -> bytes:
-        return await self._exchange("GET", path, params)
-
-    async def send(self, method: str, path: str, body: bytes, params: Params = ()) -> bytes:
-        return await self._exchange(method, path, params, body=body)
-
-    async def _exchange(
-        self, method: str, path: str, params: Params, *, body: bytes = b""
+    async def send(
+        self, method: str, path: str, body: bytes | None = None, params: Params = (), **_: Any
     ) -> bytes:
-        request = self._make(method, path, params, body)
+        request = self._make(method, path, params, body or b"")
         self._cluster.judge.sent(request)
         server = self._cluster.server
 

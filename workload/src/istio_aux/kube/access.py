@@ -27,7 +27,7 @@ import yaml
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
 from istio_aux.model.documents import load_yaml
-from istio_aux.model.text import UNDECODABLE, one_line, quoted
+from istio_aux.model.text import UNDECODABLE, one_line, problem, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -253,8 +253,7 @@ def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry
     """Entries of a kind by name. The first entry of a name wins as a whole."""
     by_name: dict[str, _Entry] = {}
     for path, file in files:
-        entries: Sequence[_Named] = getattr(file, f"{kind}s") or ()
-        for entry in entries:
+        for entry in getattr(file, f"{kind}s") or ():
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
             given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
@@ -369,21 +368,22 @@ def _direct(server: SplitResult, exceptions: str) -> bool:
 
 def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
-    kept = (
-        "server",
-        "tls-server-name",
-        "insecure-skip-tls-verify",
-        "disable-compression",
-        "proxy-url",
-    )
-    info = {key: cluster.value[key] for key in kept if key in cluster.value}
+    info = {
+        key: cluster.value[key]
+        for key in (
+            "server",
+            "tls-server-name",
+            "insecure-skip-tls-verify",
+            "disable-compression",
+            "proxy-url",
+        )
+        if key in cluster.value
+    }
     if bundle:
         info["certificate-authority-data"] = base64.b64encode(bundle).decode()
     extensions: Any = cluster.value.get("extensions") or ()
-    for item in extensions:
-        if item.get("name") == exec_plugin.EXTENSION:
-            info["config"] = item.get("extension")
-    return info
+    configs = [it.get("extension") for it in extensions if it.get("name") == exec_plugin.EXTENSION]
+    return {**info, "config": configs[-1]} if configs else info
 
 
 def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
@@ -435,5 +435,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:  # A path with a NUL is a ValueError.
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise AccessError(f"{path}: {why or error}") from error
+        raise AccessError(f"{path}: {problem(error)}") from error

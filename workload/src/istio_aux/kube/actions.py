@@ -36,9 +36,6 @@ READS = 3  # Reads before giving up: an answer, or the exec, may wait for a new 
 
 PAGE = 100  # Objects of a page: a body with 500 pods has 7 MB, and is in memory twice.
 LONGEST_PAGE = 4 << 20  # Bytes of a page: decoded, it may need ten times as much memory.
-# Attempts at a list, each with pages of five times as many objects. A list has to end before its
-# snapshot expires: etcd is compacted every 5 minutes.
-LISTS = 3
 
 
 class _NodeInfo(Struct, frozen=True):
@@ -228,17 +225,18 @@ async def pages(
                 throttled += 1
                 await asyncio.sleep(error.retry_after)
                 continue
-            if error.code != 410 or lists == LISTS:
+            if error.code != 410 or lists == 3:
                 raise
+            # A list has to end before its snapshot expires: etcd is compacted every 5 minutes.
             lists += 1
             limit = most = most * 5
             del params["continue"]
             restarted()
             continue
         yield page
-        if not page.next:
+        if not page.metadata.next:
             return
-        params["continue"] = page.next
+        params["continue"] = page.metadata.next
 
 
 async def list_kept(
@@ -252,8 +250,9 @@ async def list_kept(
 ) -> list[S]:
     """List what ``keep`` returns for each object; `UnreadableError` if one cannot be decoded."""
     items = list[S]()
-    listed = pages(client, path, kind, selection, limit=limit, restarted=items.clear)
-    async with aclosing(listed):
+    async with aclosing(
+        pages(client, path, kind, selection, limit=limit, restarted=items.clear)
+    ) as listed:
         async for page in listed:
             if page.unreadable:
                 raise UnreadableError(f"cannot read {page.unreadable[0]}")

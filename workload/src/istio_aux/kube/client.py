@@ -100,20 +100,35 @@ class Client:
         self, path: str, params: Params = (), *, accept: str = "", longest: int = LONGEST
     ) -> bytes:
         """Read one object, or a page of a list; `OversizedError` if over ``longest`` bytes."""
-        return await self._ask("GET", path, params, accept=accept, longest=longest)
+        return await self.send("GET", path, params=params, accept=accept, longest=longest)
 
     async def send(
         self,
-        method: Literal["POST", "PUT", "DELETE"],
+        method: Literal["GET", "POST", "PUT", "DELETE"],
         path: str,
-        body: bytes,
+        body: bytes | None = None,
         params: Params = (),
+        *,
+        accept: str = "",
+        longest: int = LONGEST,
     ) -> bytes:
-        """Create an object, or replace it, by JSON; returns the stored object.
+        """Send a request and read the whole answer, within `REQUEST` seconds.
 
-        To delete it, ``body`` is a meta/v1 DeleteOptions. `ApiError` 409: its version is old.
+        POST creates an object of JSON, PUT replaces it: both return what is stored. For DELETE
+        ``body`` is a meta/v1 DeleteOptions. `ApiError` 409: the version in ``body`` is old.
         """
-        return await self._ask(method, path, params, body=body)
+        access = await self._access.current()  # It has no timeout: a person may have to log in.
+        bound = asyncio.timeout(REQUEST)
+        try:
+            async with (
+                bound,
+                self._request(access, method, path, params, body=body, accept=accept) as response,
+            ):
+                return await self._whole(response, longest)
+        except TimeoutError as error:
+            if bound.expired():
+                raise SilentError(f"no complete answer within {REQUEST:g} s") from error
+            raise  # It is the caller's own timeout.
 
     async def watch(
         self, path: str, params: Params, *, silence: float
@@ -179,30 +194,6 @@ class Client:
                         socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         finally:
             checks.clear()  # The connection, and timers of its pool, keep the context.
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        params: Params,
-        *,
-        body: bytes | None = None,
-        accept: str = "",
-        longest: int = LONGEST,
-    ) -> bytes:
-        """Send a request and read the whole answer, within `REQUEST` seconds."""
-        access = await self._access.current()  # It has no timeout: a person may have to log in.
-        bound = asyncio.timeout(REQUEST)
-        try:
-            async with (
-                bound,
-                self._request(access, method, path, params, body=body, accept=accept) as response,
-            ):
-                return await self._whole(response, longest)
-        except TimeoutError as error:
-            if bound.expired():
-                raise SilentError(f"no complete answer within {REQUEST:g} s") from error
-            raise  # It is the caller's own timeout.
 
     @asynccontextmanager
     async def _request(

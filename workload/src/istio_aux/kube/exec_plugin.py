@@ -20,11 +20,10 @@ import msgspec
 
 from istio_aux.kube.errors import AccessError
 from istio_aux.model.documents import BadDocument, T, read
-from istio_aux.model.text import UNDECODABLE, one_line, quoted
+from istio_aux.model.text import UNDECODABLE, one_line, problem, quoted
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
-_KUBERC = "kubectl.config.k8s.io/"
 EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to plugins.
 DEADLINE = 60.0  # Seconds for an answer.
 AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
@@ -113,8 +112,10 @@ def refused_by(environ: Mapping[str, str], command: str) -> str:
                 return ""
             return f"{path}: credentialPluginAllowlist: it is not in that"
         case other:
-            expected = "expected AllowAll, DenyAll or Allowlist"
-            return f"{path}: credentialPluginPolicy: {quoted(other)}: {expected}"
+            return (
+                f"{path}: credentialPluginPolicy: {quoted(other)}:"
+                " expected AllowAll, DenyAll or Allowlist"
+            )
 
 
 def _preference(path: Path) -> _Preference:
@@ -123,12 +124,12 @@ def _preference(path: Path) -> _Preference:
             if isinstance(each, BadDocument):
                 raise AccessError(f"{path}:{each.place}: {each.why}")
             found = msgspec.json.decode(each.readable, type=_Preference)
-            if found.kind == "Preference" and found.api_version.startswith(_KUBERC):
+            if found.kind == "Preference" and found.api_version.startswith(
+                "kubectl.config.k8s.io/"
+            ):
                 return found
-    except OSError as error:
-        raise AccessError(f"{path}: {error.strerror or error}") from error
-    except UNDECODABLE as error:
-        raise AccessError(f"{path}: {one_line(str(error))}") from error
+    except (OSError, *UNDECODABLE) as error:
+        raise AccessError(f"{path}: {problem(error)}") from error
     return _Preference()
 
 
@@ -174,7 +175,7 @@ class Plugin(Generic[T]):
             if wrong:
                 raise AccessError(f"{where}: {why}")
         self._spec = config
-        self._interactive = terminal and mode != "Never"
+        self._quiet = not terminal or mode == "Never"
         self._command = str(folder / config.command) if os.sep in config.command else config.command
         self._name = f"{who}: {self._command}"
         if why := refused_by(os.environ, self._command):
@@ -184,7 +185,7 @@ class Plugin(Generic[T]):
                 "apiVersion": version,
                 "kind": "ExecCredential",
                 "spec": {
-                    "interactive": self._interactive,
+                    "interactive": not self._quiet,
                     **({"cluster": cluster} if config.provide_cluster_info else {}),
                 },
             }
@@ -222,23 +223,21 @@ class Plugin(Generic[T]):
 
     async def _run(self) -> bytes:
         """Run the program; returns its answer."""
-        spec = self._spec
-        quiet = not self._interactive
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 self._command,
-                *(spec.args or ()),
-                stdin=asyncio.subprocess.DEVNULL if quiet else None,
+                *(self._spec.args or ()),
+                stdin=asyncio.subprocess.DEVNULL if self._quiet else None,
                 stdout=asyncio.subprocess.PIPE,
                 # A person who logs in must see the instructions.
-                stderr=asyncio.subprocess.PIPE if quiet else None,
+                stderr=asyncio.subprocess.PIPE if self._quiet else None,
                 env={
                     **os.environ,
-                    **{item.name: item.value for item in spec.env or ()},
+                    **{item.name: item.value for item in self._spec.env or ()},
                     "KUBERNETES_EXEC_INFO": self._info,
                 },
                 # `_end` kills the whole session: the program and its children.
-                start_new_session=quiet,
+                start_new_session=self._quiet,
             )
         )
         try:
@@ -247,20 +246,19 @@ class Plugin(Generic[T]):
             # asyncio would kill the program alone, and wait for children that hold its pipes.
             await asyncio.wait([starting])
             if not starting.exception():
-                await _end(starting.result(), group=quiet)
+                await _end(starting.result(), group=self._quiet)
             raise
         except (OSError, ValueError) as error:
-            hint = f"; {one_line(spec.install_hint, _SHOWN)}" if spec.install_hint else ""
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise AccessError(f"{self._name}: {why or error}{hint}") from error
-        seconds = DEADLINE if quiet else 300.0  # A person may have to log in.
+            hint = self._spec.install_hint and f"; {one_line(self._spec.install_hint, _SHOWN)}"
+            raise AccessError(f"{self._name}: {problem(error)}{hint}") from error
+        seconds = DEADLINE if self._quiet else 300.0  # A person may have to log in.
         try:
             async with asyncio.timeout(seconds):
                 answer, errors = await process.communicate()
         except TimeoutError as error:
             raise AccessError(f"{self._name}: no answer within {seconds:g} s") from error
         finally:
-            await _end(process, group=quiet)
+            await _end(process, group=self._quiet)
         if process.returncode != 0:
             why = " ".join((errors or b"").decode(errors="replace").split())
             why = why if len(why) <= _SHOWN else f"…{why[-_SHOWN:]}"  # The end says why.

@@ -81,21 +81,22 @@ class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The version of a list, and where its next page begins."""
+
     resource_version: str = ""
-    next: str = msgspec.field(name="continue", default="")
+    next: str = msgspec.field(name="continue", default="")  # Empty on the last page.
 
 
 class _ListOf(msgspec.Struct, Generic[S], frozen=True):
-    metadata: _ListMeta
+    metadata: ListMeta
     items: list[S] | None = None
 
 
 class Page(msgspec.Struct, Generic[S], frozen=True):
     """A page of a list."""
 
-    version: str
-    next: str  # Its ``continue``; empty on the last page.
+    metadata: ListMeta
     items: list[S]
     unreadable: tuple[Unreadable, ...] = ()
 
@@ -148,7 +149,7 @@ async def read_page(body: bytes, kind: type[T]) -> Page[T]:
     """Decode one page of a list; `UnreadableError` if it is none."""
     try:
         page = msgspec.json.decode(body, type=_ListOf[kind])
-        return Page(page.metadata.resource_version, page.metadata.next, page.items or [])
+        return Page(page.metadata, page.items or [])
     except Exception:  # Decode one by one, to find out which cannot be decoded.
         text = await run_cooperatively(cutting(body))
     raw = decoded(text, _ListOf[msgspec.Raw], "list")
@@ -159,7 +160,7 @@ async def read_page(body: bytes, kind: type[T]) -> Page[T]:
             items.append(msgspec.json.decode(item, type=kind))
         except Exception as error:
             unreadable.append(Unreadable(_identity(bytes(item)).key, problem(error)))
-    return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
+    return Page(raw.metadata, items, tuple(unreadable))
 
 
 def read_beginning(beginning: bytes) -> Page[Any]:
@@ -167,8 +168,8 @@ def read_beginning(beginning: bytes) -> Page[Any]:
     page = _LIST.match(beginning)
     if page is None:
         raise UnreadableError(f"an object {_TOO_LONG} is not known")
-    version, more = _texts(page)
-    return Page(version, more, [], (Unreadable(_identity(beginning, page.end()).key, _TOO_LONG),))
+    unreadable = Unreadable(_identity(beginning, page.end()).key, _TOO_LONG)
+    return Page(ListMeta(*_texts(page)), [], (unreadable,))
 
 
 async def read_event(line: bytes | Oversized, kind: type[T]) -> Event[T]:

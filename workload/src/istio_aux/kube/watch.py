@@ -177,7 +177,7 @@ class Watch(Generic[T]):
         async for page in actions.pages(
             self._client, self.path, self._kind, self._selection, restarted=begin
         ):
-            version = page.version
+            version = page.metadata.resource_version
             for unreadable in page.unreadable:
                 self._keep(unreadable)
             for number, resource in enumerate(page.items):
@@ -254,9 +254,10 @@ class Watch(Generic[T]):
         return isinstance(error, UnreachableError) and self._version != version
 
     async def _read(self, params: Mapping[str, str]) -> None:
-        lines = self._client.watch(self.path, params, silence=self._timing.silence)
         number = 0
-        async with aclosing(lines):
+        async with aclosing(
+            self._client.watch(self.path, params, silence=self._timing.silence)
+        ) as lines:
             async for line in lines:
                 self._alive_at = now()
                 if line:  # An empty line: the watch is accepted, and misses nothing from now on.

@@ -253,8 +253,6 @@ LOADER = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoa
 # The stubs of PyYAML leave yaml.parse without annotations.
 parse_events = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
 
-# Bounds of what aliases expand to: a multiple of the text's size, and bytes.
-_MOST_REPEATED, _MOST_EXPANDED = 10, 64 << 20
 _DEEPEST_YAML = 500
 
 _SEPARATOR = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
@@ -285,7 +283,7 @@ def load_yaml(text: bytes, loader: type[yaml.SafeLoader] = LOADER) -> object:
     ValueError: its aliases stand for far more than the text has, or it is nested so deeply that
     libyaml's composer, which is recursive C, could overflow its stack. YAMLError: it is no YAML.
     """
-    most = min(_MOST_REPEATED * len(text), _MOST_EXPANDED)
+    most = min(10 * len(text), 64 << 20)  # What aliases may expand to.
     written = 0.0
     sizes = [0.0]  # Sizes of the open collections, with their aliases expanded.
     anchors = list[str | None]()  # Anchors of the open collections.

@@ -13,7 +13,6 @@ from istio_aux.model.resources import COUNTED, Amounts, quantity
 MOST = 100  # Objects of a namespace that are read; with more, its limits are not known.
 
 _KINDS = ("requests", "limits")
-_Given = Mapping[str, str | int | float]
 
 
 class _QuotaSpec(Struct, frozen=True):
@@ -119,7 +118,7 @@ def of_range(found: LimitRange) -> Limit:
 _NAMES = frozenset({*COUNTED, *(f"{kind}.{name}" for kind in _KINDS for name in COUNTED)})
 
 
-def _read(given: _Given | None) -> dict[str, int]:
+def _read(given: dict[str, str | int | float] | None) -> dict[str, int]:
     given = given or {}
     return {name: quantity(str(given[name])) for name in sorted(_NAMES & given.keys())}
 

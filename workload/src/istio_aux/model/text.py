@@ -32,8 +32,16 @@ def shortened(text: str, longest: int) -> str:
 
 
 def problem(error: Exception) -> str:
-    """The message of an error in one line; a YAML error also has the number of the line."""
-    text = getattr(error, "problem", None) or str(error) or type(error).__name__
+    """The message of an error in one line.
+
+    A YAML error also has the number of the line; an OSError has neither its number nor its path.
+    """
+    text = (
+        getattr(error, "problem", None)
+        or getattr(error, "strerror", None)
+        or str(error)
+        or type(error).__name__
+    )
     mark = getattr(error, "problem_mark", None)
     return one_line(str(text)) + (f", line {mark.line + 1}" if mark else "")
 
