@@ -382,7 +382,11 @@ def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     if bundle:
         info["certificate-authority-data"] = base64.b64encode(bundle).decode()
     extensions: Any = cluster.value.get("extensions") or ()
-    configs = [it.get("extension") for it in extensions if it.get("name") == exec_plugin.EXTENSION]
+    configs = [
+        each.get("extension")
+        for each in extensions
+        if each.get("name") == "client.authentication.k8s.io/exec"
+    ]
     return {**info, "config": configs[-1]} if configs else info
 
 

@@ -22,9 +22,7 @@ from istio_aux.kube.errors import AccessError
 from istio_aux.model.documents import BadDocument, T, read
 from istio_aux.model.text import UNDECODABLE, one_line, problem, quoted
 
-GROUP = "client.authentication.k8s.io"
-VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
-EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to plugins.
+VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 DEADLINE = 60.0  # Seconds for an answer.
 AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
 _SHOWN = 2000  # Characters of a plugin's words in a message.

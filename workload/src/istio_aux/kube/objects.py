@@ -141,8 +141,9 @@ def decoded(body: bytes, kind: type[S], name: str = "") -> S:
         try:
             return msgspec.json.decode(shallow(body), type=kind)
         except Exception as error:
-            name = name or kind.__name__.lstrip("_")
-            raise UnreadableError(f"the answer is no {name}: {problem(error)}") from error
+            raise UnreadableError(
+                f"the answer is no {name or kind.__name__.lstrip('_')}: {problem(error)}"
+            ) from error
 
 
 async def read_page(body: bytes, kind: type[T]) -> Page[T]:
@@ -190,8 +191,7 @@ async def read_event(line: bytes | Oversized, kind: type[T]) -> Event[T]:
             try:
                 resource = msgspec.json.decode(body, type=kind)
             except Exception:
-                text = await run_cooperatively(cutting(body))
-                resource = msgspec.json.decode(text, type=kind)
+                resource = msgspec.json.decode(await run_cooperatively(cutting(body)), type=kind)
             return Event(change, resource.metadata, resource)
         except Exception as error:
             why = problem(error)

@@ -28,11 +28,6 @@ Cooperative = Generator[None, None, T]  # A computation that yields, so that oth
 
 DEEPEST = 64  # Levels that are not cut. A list of pods has 13 that we read.
 
-# Steps for one text. 10 MiB take 2,560, and each value that is cut takes a dozen more.
-MOST = 4000
-
-# Bytes of one step, which takes 0.2 ms at most: it looks at all their brackets together.
-_PART = 8192
 _OPENS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 _CLOSES = bytes.maketrans(b"[]{}", b"\xff\x01\xff\x01")
 _NO_MARKS = bytes({*range(256)} - {*b'"[]{}'})
@@ -40,10 +35,11 @@ _NO_MARKS = bytes({*range(256)} - {*b'"[]{}'})
 _FIELDS = re.compile(rb'"managedFields"(?<!\\"managedFields")\s*+:\s*+\[')
 
 
-def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
+def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = 4000) -> bytes:
     """Replace managedFields, and what is nested more than ``deepest`` levels, with ``null``.
 
-    ValueError: it takes more than ``most`` steps.
+    ValueError: it takes more than ``most`` steps. 10 MiB take 2,560 steps, and each value that is
+    cut takes a dozen more.
     """
     return run_now(cutting(body, deepest), most)
 
@@ -91,7 +87,8 @@ def _behind(body: bytes, start: int, side: bytes, levels: int) -> Cooperative[in
             start += len(part)
             quoted ^= len(texts) % 2 == 0
             levels -= 2 * steps.count(1) - len(steps)
-            size = min(size * growth, _PART)
+            # A step takes 0.2 ms at most: it looks at all brackets of 8 KiB together.
+            size = min(size * growth, 8192)
             yield
         elif size > 1:
             size, growth = size // 2, 1  # The position is in this part, so in one half.
@@ -143,8 +140,9 @@ def check_names(kind: str, name: str, metadata: Metadata) -> None:
         found += [(f"{where}.kind", owner.kind, _KIND), (f"{where}.name", owner.name, _SUBDOMAIN)]
     for field, value, (form, allowed) in found:
         if value and (len(value) > LONGEST_NAME or not form.fullmatch(value)):
-            where = f"{kind} {quoted(name)}: metadata.{field}"
-            raise BadNameError(f"{where}: {quoted(value)}: expected {allowed}")
+            raise BadNameError(
+                f"{kind} {quoted(name)}: metadata.{field}: {quoted(value)}: expected {allowed}"
+            )
 
 
 class _Items(msgspec.Struct, frozen=True, rename="camel"):

@@ -104,9 +104,7 @@ def of_range(found: LimitRange) -> Limit:
     """
     most = dict[str, int]()
     ratio = dict[str, int]()
-    for item in found.spec.limits or ():
-        if item.type != "Pod":
-            continue
+    for item in (each for each in found.spec.limits or () if each.type == "Pod"):
         for name, amount in _read(item.max).items():
             for full in (f"{kind}.{name}" for kind in _KINDS):
                 most[full] = min(most.get(full, amount), amount)
