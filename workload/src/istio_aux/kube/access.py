@@ -298,9 +298,11 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         return access, files
 
     def access_with(credential: exec_plugin.Credential) -> Access:
-        # It has both or none.
-        texts = (credential.client_certificate_data, credential.client_key_data)
-        pair = [text.encode() for text in texts if text]
+        pair = [  # It has both or none.
+            text.encode()
+            for text in (credential.client_certificate_data, credential.client_key_data)
+            if text
+        ]
         return replace(
             access,
             tls=context_with(*pair) if pair else access.tls,

@@ -148,7 +148,7 @@ class Client:
             parts = list[bytes]()
             size = 0
             async for arrived in response.content.iter_any():
-                for part in arrived.splitlines(keepends=True):
+                for part in arrived.splitlines(keepends=True):  # JSON has no other ends of lines.
                     parts.append(part)
                     size += len(part)
                     if size > LONGEST:  # The memory for a line is bounded.
