@@ -200,11 +200,10 @@ async def pages(
     lists = 1
     most = limit
     while True:
-        params["limit"] = str(limit)
         try:
             body = await client.get(
                 path,
-                params,
+                {**params, "limit": str(limit)},
                 accept=accept,
                 longest=LONGEST if limit == 1 else LONGEST_PAGE,
             )

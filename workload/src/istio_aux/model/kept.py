@@ -92,9 +92,6 @@ def labels(namespace: Namespace) -> Mapping[str, str]:
 
 def configuration(found: Configuration) -> Configuration:
     """The webhooks that are Istio's or ours, or `UNCLEAR`; equal caBundles are kept once."""
-    meta = Metadata(
-        name=found.metadata.name, uid=found.metadata.uid, labels={REVISION: found.revision}
-    )
     ours = [it for it in found.webhooks or () if it.is_istios or it.name == START_WEBHOOK]
     bundles = [it.client_config.ca_bundle for it in ours]
     same = {bundle: bundle for bundle in bundles}
@@ -109,7 +106,12 @@ def configuration(found: Configuration) -> Configuration:
     )
     if size(webhooks) - size(bundles) > MOST_OF_ISTIO or size([*same]) > MOST_OF_CA:
         webhooks = (UNCLEAR,)
-    return Configuration(metadata=meta, webhooks=webhooks)
+    return Configuration(
+        metadata=Metadata(
+            name=found.metadata.name, uid=found.metadata.uid, labels={REVISION: found.revision}
+        ),
+        webhooks=webhooks,
+    )
 
 
 def endpoints(found: EndpointSlice) -> EndpointSlice:
