@@ -330,12 +330,15 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
     return {"uid": pod.uid, "resourceVersion": resource_version}
 
 
+_API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
+
+
 def collection(api: str, resource: str, namespace: str = "") -> str:
     """The path of ``resource``, such as ``pods``, in one namespace, or in all if it is empty.
 
     `InvalidNameError` if no ``api`` (``v1``, or group and version) has such a name.
     """
-    if not re.fullmatch(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*", api):
+    if not _API.fullmatch(api):
         raise InvalidNameError(f"apiVersion {quoted(api)}: the API server serves none of that name")
     root = "apis" if "/" in api else "api"
     middle = f"/namespaces/{namespace_name(namespace)}" if namespace else ""

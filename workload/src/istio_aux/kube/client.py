@@ -53,6 +53,8 @@ TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 # health check, 30 s and 15 s).
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
+_CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")  # The TLS context in aiohttp's messages.
+
 
 class Client:
     """The API server, while the ``async with`` lasts. Every method raises `KubeError`."""
@@ -312,7 +314,7 @@ def _no_connection(error: aiohttp.ClientError) -> str:
         where = "proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else "host"
         if why := error.os_error.errno and os.strerror(error.os_error.errno).lower():
             return f"Cannot connect to {where} {error.host}:{error.port} [{why}]"
-    return re.sub(r" ssl:(?:\w+|<[^<>]*>)", "", str(error))  # Without the TLS context.
+    return _CONTEXT.sub("", str(error))
 
 
 @contextmanager

@@ -18,8 +18,6 @@ import msgspec
 # What decoders raise on bytes that others chose; msgspec's errors are ValueErrors.
 UNDECODABLE = (ValueError, RecursionError)
 
-_WORD = 500  # Characters of a word of a command: a name has 253 at most, and a kind before it.
-
 
 def one_line(text: str, longest: int = 200) -> str:
     """Join the lines of a text, such as another program's message, and shorten what is longer."""
@@ -103,11 +101,12 @@ def command(words: LiteralString, *theirs: str | Sequence[str]) -> Command:
     """A command to paste: ``words``, with what others wrote for each ``{}``, quoted for a shell.
 
     A list is several words. No command is made if a word looks like an option, which may name
-    another cluster, or is not one printable line of at most `_WORD` characters.
+    another cluster, or is not one printable line of at most 500 characters: a name has 253 at most,
+    and a kind before it.
     """
     given = [(each,) if isinstance(each, str) else each for each in theirs]
     for word in chain.from_iterable(given):
-        if not word.isprintable() or not 0 < len(word) <= _WORD or word.startswith("-"):
+        if not word.isprintable() or not 0 < len(word) <= 500 or word.startswith("-"):
             return NO_COMMAND
     return Command(words.format(*map(shlex.join, given)))
 
