@@ -254,12 +254,9 @@ def _entries(files: Iterable[tuple[Path, _File]], kind: str) -> dict[str, _Entry
     by_name: dict[str, _Entry] = {}
     for path, file in files:
         for entry in getattr(file, f"{kind}s") or ():
-            given = {
-                key: item
-                for key, item in (getattr(entry, kind) or {}).items()
-                # Some programs write `as: ""` and `token: null`.
-                if item not in (None, "", [], {})
-            }
+            value: dict[str, object] = getattr(entry, kind) or {}
+            # Some programs write `as: ""` and `token: null`.
+            given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
             by_name.setdefault(entry.name, _Entry(path, f"{path}: {kind} {entry.name}", given))
     return by_name
 

@@ -149,13 +149,14 @@ class Plugin(Generic[T]):
         """
         where = f"{who}: exec"
         config = supported(spec, ExecConfig, where)
-        version = config.api_version
-        mode = config.interactive_mode or ("" if version == VERSIONS[0] else "IfAvailable")
+        mode = config.interactive_mode or (
+            "" if config.api_version == VERSIONS[0] else "IfAvailable"
+        )
         terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
         for wrong, why in (
             (
-                version not in VERSIONS,
-                f'apiVersion: "{version}": expected {" or ".join(VERSIONS)}',
+                config.api_version not in VERSIONS,
+                f'apiVersion: "{config.api_version}": expected {" or ".join(VERSIONS)}',
             ),
             (
                 not config.command,
@@ -180,7 +181,7 @@ class Plugin(Generic[T]):
             raise AccessError(f"{self._name}: {why}")
         self._info = msgspec.json.encode(
             {
-                "apiVersion": version,
+                "apiVersion": config.api_version,
                 "kind": "ExecCredential",
                 "spec": {
                     "interactive": not self._quiet,
