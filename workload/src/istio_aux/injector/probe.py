@@ -232,8 +232,10 @@ async def ask(client: Client, questions: Iterable[probe_rules.Question]) -> Prob
     """
     refusals = dict[str, str]()
     for question in questions:
-        if found := await _asked(client, question, refusals):
+        found = await _asked(client, question)
+        if found.reached:
             return found
+        refusals[question.namespace] = found.why
     return (
         probe_rules.refusal(probe_rules.refused_in(refusals), reached=False)
         if refusals
@@ -241,42 +243,38 @@ async def ask(client: Client, questions: Iterable[probe_rules.Question]) -> Prob
     )
 
 
-async def _asked(
-    client: Client, question: probe_rules.Question, refusals: dict[str, str]
-) -> Probe | None:
-    """Try dry runs in one namespace; None if it refuses the pods, with why in ``refusals``."""
-    name = question.namespace
-
-    async def tried(native: bool | None = None) -> Probe | None:
-        try:
-            made = await actions.dry_run_pod(client, name, question.body(native))
-        except ApiError as error:
-            whose = probe_rules.concerns(error.code, str(error))
-            if whose == "API server":
-                raise
-            if whose == "injector":
-                return probe_rules.refusal(str(error))
-            refusals[name] = str(error)
-            return None
-        found = probe_rules.created(made, question.unclear, unasked=native is None)
-        if found.reached:
-            return found
-        refusals[name] = found.why
-        return None
-
+async def _asked(client: Client, question: probe_rules.Question) -> Probe:
+    """Try dry runs in one namespace; a result that is not ``reached`` says why it refuses pods."""
     # Both at once: one after the other, what makes them slow would count twice.
-    found, other = await asyncio.gather(tried(), tried(native=True))
-    if found and (not found.injected or found.native == probe_rules.UNASKED):
-        return found
-    if found is None:  # Perhaps because its sidecar is native.
-        other = await tried(native=False)
-    if found and other and other.injected:
-        return other
-    if not (usual := found or other) or not usual.injected:
+    found, native = await asyncio.gather(
+        _tried(client, question), _tried(client, question, native=True)
+    )
+    if found.reached:
+        if not found.injected or found.native == probe_rules.UNASKED:
+            return found
+        if native.injected:
+            return native
+        usual, refused = found, native
+    else:  # Perhaps because its sidecar is native.
+        usual, refused = await _tried(client, question, native=False), found
+    if not usual.injected:
         return usual
-    why = other.why if found and other else refusals[name]
-    native = probe_rules.classic(f"pods with a native sidecar are refused: {why}")
-    return msgspec.structs.replace(usual, native=native)
+    why = probe_rules.classic(f"pods with a native sidecar are refused: {refused.why}")
+    return msgspec.structs.replace(usual, native=why)
+
+
+async def _tried(
+    client: Client, question: probe_rules.Question, *, native: bool | None = None
+) -> Probe:
+    """Try one dry run; for ``native`` see `Question.body`."""
+    try:
+        made = await actions.dry_run_pod(client, question.namespace, question.body(native))
+    except ApiError as error:
+        whose = probe_rules.concerns(error.code, str(error))
+        if whose == "API server":
+            raise
+        return probe_rules.refusal(str(error), reached=whose == "injector")
+    return probe_rules.created(made, question.unclear, unasked=native is None)
 
 
 class ServerVersion(Struct, frozen=True):
