@@ -14,8 +14,6 @@ from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Amounts
 from istio_aux.model.webhooks import ClientConfig, EndpointSlice, Service
 
-_ORDER = {state: place for place, state in enumerate(Liveness)}
-
 
 class NativeCheck(msgspec.Struct, frozen=True):
     """Which pods get a native sidecar, and the reason in one line."""
@@ -128,13 +126,10 @@ class ControlPlanes(msgspec.Struct, frozen=True, kw_only=True):
         A probe that got a sidecar counts even before the others were probed. An injector that is
         not in `injectors` is not live: its configuration is gone, or is not Istio's.
         """
-        for injector in self.injectors:
-            if injector.configuration == configuration:
-                if injector.live:
-                    return True
-                if injector.state is Liveness.NOT_PROBED:
-                    return None
-        return False if self.known else None
+        states = {it.state for it in self.injectors if it.configuration == configuration}
+        if Liveness.LIVE in states:
+            return True
+        return None if Liveness.NOT_PROBED in states or not self.known else False
 
 
 def evaluate(
@@ -148,19 +143,10 @@ def evaluate(
     Only control planes in the namespace ``root`` matter; None: all. Deactivated injectors
     are left out if another is active: `istioctl install` leaves such a configuration on purpose.
     """
-    found = list[Injector]()
-    for _, group in groupby(_of(hooks, root), lambda hook: hook.configuration):
-        mine = [*group]
-        found.append(
-            _worst(
-                mine[0],
-                [_check(target, facts) for target in targets(mine)] or [_DEACTIVATED],
-            )
-        )
+    groups = groupby(_of(hooks, root), lambda hook: hook.configuration)
+    found = tuple(_worst([*group], facts) for _, group in groups)
     if found:
-        return tuple(each for each in found if each.state is not Liveness.DEACTIVATED) or tuple(
-            found
-        )
+        return tuple(it for it in found if it.state is not Liveness.DEACTIVATED) or found
     where = f" for a control plane in namespace {root}" if root else ""
     return (
         Injector(
@@ -179,16 +165,15 @@ def _of(hooks: Iterable[Hook], root: str | None) -> Iterable[Hook]:
     return (hook for hook in hooks if root in {None, hook.control_plane.namespace})
 
 
-def _worst(hook: Hook, injectors: Sequence[Injector]) -> Injector:
+def _worst(hooks: Sequence[Hook], facts: Facts) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
-    worst = min(injectors, key=lambda each: _ORDER[each.state])
-    native = NOT_CHECKED
-    if worst.live:
-        native = least(NativeCheck(each.native, each.native_why) for each in injectors)
+    injectors = [_check(target, facts) for target in targets(hooks)] or [_DEACTIVATED]
+    worst = min(injectors, key=lambda each: [*Liveness].index(each.state))
+    native = least(NativeCheck(each.native, each.native_why) for each in injectors if worst.live)
     return msgspec.structs.replace(
         worst,
-        configuration=hook.configuration,
-        revision=hook.control_plane.revision,
+        configuration=hooks[0].configuration,
+        revision=hooks[0].control_plane.revision,
         native=native.capability,
         native_why=native.why,
     )
@@ -208,40 +193,48 @@ def _check(target: ClientConfig, facts: Facts) -> Injector:
     if problem := obstacle(target, facts):
         return problem
     probe = facts.probes.get(target, _NOT_PROBED)
-    if not probe.injected:
+    if probe.injected:
         return Injector(
-            state=Liveness.REFUSED if probe.reached else Liveness.NOT_PROBED,
-            why=probe.why,
+            state=Liveness.LIVE,
+            why="it injects",
+            native=probe.native.capability,
+            native_why=probe.native.why,
         )
-    native = probe.native
-    return Injector(
-        state=Liveness.LIVE,
-        why="it injects",
-        native=native.capability,
-        native_why=native.why,
-    )
+    return Injector(state=Liveness.REFUSED if probe.reached else Liveness.NOT_PROBED, why=probe.why)
 
 
 def obstacle(target: ClientConfig, facts: Facts) -> Injector | None:
     """Return why the API server cannot call it, or None; then a probe can show that it is live."""
-    if not target.ca_bundle and not target.url:
-        return Injector(
-            state=Liveness.NO_CA_BUNDLE,
-            why="no caBundle: its istiod has never been up",
-        )
-    # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
-    if target.ca_bundle and not target.has_certificate:
-        return Injector(
-            state=Liveness.UNREADABLE,
-            why="its caBundle holds no certificate that can be read",
-        )
-    if target.service is None:
-        leads = "it names neither Service nor URL"
-        return None if target.url else Injector(state=Liveness.NO_SERVICE, why=leads)
-    service = Service(target.service.namespace, target.service.name)
+    service = target.service and Service(target.service.namespace, target.service.name)
     slices = [part for part in facts.slices if part.service == service]
-    if service in facts.unseen or any(part.ready for part in slices):
-        return None
-    if not slices:
-        return Injector(state=Liveness.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
-    return Injector(state=Liveness.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")
+    seen = service is not None and service not in facts.unseen
+    checks = (
+        (
+            not (target.ca_bundle or target.url),
+            Liveness.NO_CA_BUNDLE,
+            "no caBundle: its istiod has never been up",
+        ),
+        # A vendor that runs istiod for its users may give a URL and rely on the system's
+        # certificates.
+        (
+            target.ca_bundle and not target.has_certificate,
+            Liveness.UNREADABLE,
+            "its caBundle holds no certificate that can be read",
+        ),
+        (
+            not (service or target.url),
+            Liveness.NO_SERVICE,
+            "it names neither Service nor URL",
+        ),
+        (
+            seen and not slices,
+            Liveness.NO_SERVICE,
+            f"Service {service} has no EndpointSlice",
+        ),
+        (
+            seen and not any(part.ready for part in slices),
+            Liveness.NO_ENDPOINT,
+            f"Service {service} has no ready endpoint",
+        ),
+    )
+    return next((Injector(state=state, why=why) for bad, state, why in checks if bad), None)
