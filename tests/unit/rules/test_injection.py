@@ -131,8 +131,11 @@ def test_a_pod_has_a_sidecar_to_expect(row: Row) -> None:
 
     assert answer.expected is bool(row.webhook), answer.reason
     assert answer.configuration == row.configuration
-    assert answer.webhook == (row.webhook and f"{row.webhook}.sidecar-injector.istio.io")
-    assert answer.revision == {DEFAULT: "default", REVISED: REVISION}.get(row.configuration, "")
+    if row.webhook:
+        assert answer.reason.startswith(f"{row.webhook}.sidecar-injector.istio.io of ")
+    assert answer.control_plane.revision == {DEFAULT: "default", REVISED: REVISION}.get(
+        row.configuration, ""
+    )
     assert row.because in answer.reason
     assert row.configuration in answer.reason
 
@@ -161,8 +164,8 @@ def test_another_tag_leads_to_the_revision_behind_it(
     answer = expected(pod(labels), namespace, hooks, policies)
 
     assert answer.expected is injects
-    assert answer.webhook == f"{webhook}.sidecar-injector.istio.io"
-    assert (answer.configuration, answer.revision) == ("istio-revision-tag-other", REVISION)
+    assert answer.reason.startswith(f"{webhook}.sidecar-injector.istio.io of ")
+    assert (answer.configuration, answer.control_plane) == ("istio-revision-tag-other", THEIRS)
 
 
 TEXT = """\
@@ -315,7 +318,7 @@ def test_of_two_control_planes_that_select_a_pod_the_first_that_injects_counts(
 
     answer = expected(pod(), ENABLED, both, policies)
 
-    assert (answer.expected, answer.revision) == (verdict, revision)
+    assert (answer.expected, answer.control_plane.revision) == (verdict, revision)
 
 
 def test_without_istio_no_sidecar_is_expected() -> None:
@@ -328,7 +331,7 @@ def test_without_the_labels_of_the_namespace_nothing_is_known() -> None:
     """Not even for a pod that asks; but a pod that Istio never injects needs no namespace."""
     answer = expected(pod(TRUE), None, HOOKS, POLICIES)
 
-    assert (answer.expected, answer.webhook) == (None, "")
+    assert (answer.expected, answer.configuration) == (None, "")
     assert answer.reason == "the labels of namespace training are not known"
     assert expected(pod(FALSE), None, HOOKS, POLICIES).expected is False
 

@@ -12,6 +12,7 @@ of the sidecar.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -50,11 +51,9 @@ class Expectation(Struct, frozen=True):
 
     expected: bool | None
     reason: str
-    # The webhook that decides, and its control plane; empty if no webhook selects the pod.
+    # Where the webhook that decides is configured, and its istiod; empty if none selects the pod.
     configuration: str = ""
-    webhook: str = ""
-    revision: str = ""
-    root: str = ""
+    control_plane: ControlPlane = ControlPlane("", "")
     # Whether Istio's CNI should take the pod into an ambient mesh, instead of a sidecar.
     ambient: bool = False
 
@@ -121,17 +120,14 @@ def expected(injection: InjectionRequest, hooks: Sequence[Hook], policies: Polic
         if injection.namespace_labels:
             reason += f": more than {kept.MOST} bytes are too much to judge"
         return Expectation(expected=None, reason=reason)
-    unsure = refused = None
-    for hook in hooks:
-        if hook.selects(injection.namespace_labels, injection.labels):
-            answer = _answer(injection, hook, policies.get(hook.control_plane))
-            if answer.expected:
-                return answer
-            if answer.expected is None:
-                unsure = unsure or answer
-            else:
-                refused = refused or answer
-    return unsure or refused or _unselected(injection, injection.namespace_labels)
+    answers = [
+        _answer(injection, hook, policies.get(hook.control_plane))
+        for hook in hooks
+        if hook.selects(injection.namespace_labels, injection.labels)
+    ]
+    order = (True, None, False)
+    first = min(answers, key=lambda each: order.index(each.expected), default=None)
+    return first or _unselected(injection, injection.namespace_labels)
 
 
 def _answer(injection: InjectionRequest, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
@@ -141,9 +137,7 @@ def _answer(injection: InjectionRequest, hook: Hook, policy: InjectionPolicy | N
         expected=injects,
         reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
         configuration=hook.configuration,
-        webhook=hook.webhook,
-        revision=hook.control_plane.revision,
-        root=hook.control_plane.namespace,
+        control_plane=hook.control_plane,
     )
 
 
@@ -214,7 +208,5 @@ class PolicyDocument(Struct, frozen=True):
 
 def _readable(selectors: tuple[LabelSelector, ...]) -> Iterator[Selector]:
     for selector in selectors:
-        try:
+        with suppress(ValueError):  # Istiod logs a warning and ignores it.
             yield convert(selector)
-        except ValueError:
-            continue  # Istiod logs a warning and ignores it.

@@ -105,8 +105,8 @@ def _status(
         name=asking.name,
         live=live,
         live_reason=why,
-        revision=expectation.revision,
-        root_namespace=expectation.root,
+        revision=expectation.control_plane.revision,
+        root_namespace=expectation.control_plane.namespace,
         meshed=meshed,
         meshed_reason=meshed_why,
     )
