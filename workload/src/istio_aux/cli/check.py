@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 
-import msgspec
+from msgspec import structs
 
 from istio_aux import rights
 from istio_aux.cli import cluster, report, workloads
@@ -82,7 +82,7 @@ async def _run_checks(
     results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
     settings = found.first.settings
     if request.selectors is not None:
-        settings = msgspec.structs.replace(settings, namespace_selectors=request.selectors)
+        settings = structs.replace(settings, namespace_selectors=request.selectors)
     mesh_watch = MeshWatch(client, settings, Telemetry())
     # An installation has an account of its own.
     if request.config or request.pre or not (settings.lease or found.gap):
@@ -293,7 +293,7 @@ async def _pods(
         meshed, wanted = await nodes.outside(pod, labels, judged, mesh, now.date)
         settings, injection = judged.installation.settings, InjectionRequest.of(pod, labels)
         owner = controller(about)
-        how = msgspec.structs.replace(
+        how = structs.replace(
             mesh.start(settings.start(Capability.UNKNOWN), injection),
             job=JobCounts(exits=bool(owner and owner.uid in jobs)),
             limits=limits.of(about.namespace),
@@ -349,7 +349,7 @@ async def _cut_off(
         if out.why or not mesh.expected(injection).expected:
             continue
         how = mesh.start(ours.settings.start(Capability.UNKNOWN), injection)
-        made = after_injection(each.pod, plan(each.pod, msgspec.structs.replace(how, job=each.job)))
+        made = after_injection(each.pod, plan(each.pod, structs.replace(how, job=each.job)))
         cut[f"{where}/{each.workload}"] += made.has_proxy and bool(cut_off(made))
     return +cut
 
@@ -450,14 +450,14 @@ async def _admission(
                 "set another pod-selector if there are none",
             )
         ]
-    # With this annotation our webhook changes the pod, whatever the options say.
-    pod = dry_run_pod(labels, {START: "hold"}, restartPolicy="Never")
     refusals = dict[str, str]()
     for namespace in tried[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
                 began = system_clock().monotonic
-                answer = await actions.dry_run_pod(client, namespace, msgspec.json.encode(pod))
+                # With this annotation our webhook changes the pod, whatever the options say.
+                pod = dry_run_pod(namespace, labels, {START: "hold"}, restartPolicy="Never")
+                answer = await actions.dry_run_pod(client, namespace, pod)
         except ApiError as error:
             refusals[namespace] = str(error)
             continue

@@ -165,8 +165,7 @@ class _Snapshot:
     def _agents(self) -> NodeAgents:
         """Istio's CNI agents, and their settings as far as they were given."""
         agents = NodeAgents(unread="istio-cni's pods were not given")
-        for pod in filter(is_agent, self.pods.values()):
-            agents.put(Agent.of(pod))
+        agents.agents = {key: Agent.of(pod) for key, pod in self.pods.items() if is_agent(pod)}
         for name in agents.namespaces:
             try:
                 agents.configs[name] = read_config(self.maps[name, CONFIG_MAP])

@@ -7,7 +7,8 @@ the agent of its node is ready, and which pods its settings select.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import filterfalse
 from textwrap import indent
 
 import msgspec
@@ -60,11 +61,13 @@ def is_agent(pod: Pod) -> bool:
     return _label.get(pod.labels) == _VALUE
 
 
-def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> Iterator[str]:
+def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> list[str]:
     """Name the DaemonSets without a ready pod on a node; ``agents`` has all pods of each."""
-    for name, pods in agents.items():
-        if not any(pod.ready_since is not None and pod.node == node for pod in pods):
-            yield name
+    return [
+        name
+        for name, pods in agents.items()
+        if not any(pod.ready_since is not None and pod.node == node for pod in pods)
+    ]
 
 
 class Enablement(Struct, frozen=True):
@@ -149,15 +152,14 @@ class NodeAgent(Struct, frozen=True):
         why = self.config.ignores(injection) if self.config else ""
         return f"{why} in ConfigMap {self.place}" if why else ""
 
-    def renewed(self, network: float) -> bool | None:
-        """Whether an annotation that may be older than the pod's network holds; None: not known.
+    def renewed(self, network: float) -> bool:
+        """Whether it is known that an annotation holds that may be older than the pod's network.
 
         ``network``: when that was made, in seconds since 1970. Either the agent was ready then, so
         that its plugin captured the pod, or it writes the rules again when it starts.
         """
-        if self.config and self.config.renews:
-            return True
-        return True if self.ready_since is not None and self.ready_since <= network else None
+        made = self.ready_since is not None and self.ready_since <= network
+        return made or (self.config is not None and self.config.renews)
 
 
 class NodeAgents:
@@ -180,22 +182,10 @@ class NodeAgents:
         # By namespace; a text says why the settings cannot be read.
         self.configs: dict[str, CniConfig | str] = {}
 
-    def put(self, agent: Agent) -> bool:
-        """Take an agent as it is now; return whether that is news."""
-        before = self.agents.get(agent.key)
-        self.agents[agent.key] = agent
-        return agent != before
-
-    def drop(self, key: Key) -> str:
-        """An agent is gone; return its node, or nothing if the pod was none."""
-        agent = self.agents.pop(key, None)
-        return agent.node if agent else ""
-
     @property
     def namespaces(self) -> set[str]:
         """The namespaces of the agents."""
-        every = {key.namespace for key in self.agents}
-        return {name for name in every if not self._tenants(name)}
+        return {*filterfalse(self._tenants, {key.namespace for key in self.agents})}
 
     def on(self, node: str) -> NodeAgent:
         """What is known of the agent on a node."""

@@ -78,15 +78,6 @@ class Rhythm(msgspec.Struct, frozen=True):
     read: float = 30.0
 
 
-def probes(telemetry: Telemetry) -> Counter:
-    """The counter of probes: answered with a sidecar, answered without one, or not answered."""
-    return telemetry.counter(
-        "injector_probes",
-        "Probes of Istio's injectors, by outcome.",
-        outcome=("injected", "refused", "unreachable"),
-    )
-
-
 class InjectorProbe:
     """Asks one injector again and again.
 
@@ -102,15 +93,19 @@ class InjectorProbe:
         target: ClientConfig,
         *,
         questions: Callable[[], Iterable[probe_rules.Question]],
+        outcomes: Counter,
         news: asyncio.Event,
         rhythm: Rhythm,
     ) -> None:
-        """``questions`` returns pods, the best first; ``news`` is set after each answer."""
+        """``questions`` returns pods, the best first; ``news`` is set after each answer.
+
+        ``outcomes`` counts answers with a sidecar, answers without one, and probes without answer.
+        """
         self.result: Probe | None = None
         self.changed = asyncio.Event()
         self._client, self._telemetry, self._target = client, telemetry, target
-        self._outcomes = probes(telemetry)
-        self._questions, self._news, self._rhythm = questions, news, rhythm
+        self._questions, self._outcomes = questions, outcomes
+        self._news, self._rhythm = news, rhythm
         self._backoff, self._failures = Backoff(rhythm.other, LONGEST_PAUSE), 0
         self._slow = False
         self._answered = self._kubelets_due = self._kubelets_until = -math.inf
@@ -162,7 +157,7 @@ class InjectorProbe:
             # the next probe tries further namespaces.
             self._failures += 1
             if live and (self._failures == 1 or now() < kept):
-                self._count("unreachable")
+                self._outcomes.labels("unreachable").inc()
             else:
                 self._publish(found)
             await asyncio.sleep(wait)
@@ -197,12 +192,9 @@ class InjectorProbe:
 
     def _publish(self, result: Probe) -> None:
         reached = "injected" if result.injected else "refused"
-        self._count(reached if result.reached else "unreachable")
+        self._outcomes.labels(reached if result.reached else "unreachable").inc()
         self.result = result
         self._news.set()
-
-    def _count(self, outcome: str) -> None:
-        self._outcomes.labels(outcome).inc()
 
     async def _possible(self, shown: NativeCheck) -> NativeCheck:
         """What a dry run has ``shown``, unless a kubelet runs no native sidecars."""
@@ -329,8 +321,7 @@ async def read_agents(
             if not tenants(agent.key.namespace)
         ]
     agents = NodeAgents()
-    for agent in found["istio-cni"]:
-        agents.put(agent)
+    agents.agents = {agent.key: agent for agent in found["istio-cni"]}
     for namespace in agents.namespaces:
         agents.configs[namespace] = await read_cni(client, namespace)
     return found, agents

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -66,17 +66,25 @@ ON_REQUEST = NativeCheck(Capability.NATIVE, "sidecars are native on request")
 
 
 def dry_run_pod(
+    namespace: str,
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     **spec: str,
-) -> dict[str, Any]:
-    """The pod that dry runs create; ``spec`` adds to its spec."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"generateName": NAME, "labels": labels, "annotations": annotations},
-        "spec": {"automountServiceAccountToken": False, "containers": [CONTAINER], **spec},
-    }
+) -> bytes:
+    """The pod that dry runs create, as JSON; ``spec`` adds to its spec."""
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "generateName": NAME,
+                "namespace": namespace,
+                "labels": labels,
+                "annotations": annotations,
+            },
+            "spec": {"automountServiceAccountToken": False, "containers": [CONTAINER], **spec},
+        }
+    )
 
 
 class Question(Struct, frozen=True):
@@ -92,9 +100,7 @@ class Question(Struct, frozen=True):
         requests = {INJECT: "true", START: "none", "probe.istio-aux.io/word": WORD}
         if native is not None:
             requests[NATIVE_SIDECAR] = "true" if native else "false"
-        pod = dry_run_pod(self.labels, requests, restartPolicy="Never")
-        pod["metadata"]["namespace"] = self.namespace
-        return msgspec.json.encode(pod)
+        return dry_run_pod(self.namespace, self.labels, requests, restartPolicy="Never")
 
 
 def questions(
@@ -177,17 +183,13 @@ def created(body: bytes, unclear: str = "", *, unasked: bool = False) -> Probe:
         needs = [dict(amounts(each.resources)) for each in proxies]
     except UNDECODABLE as error:
         return refusal(f"the answer to a dry run is not a pod: {error}")
-    if proxies and not pod.has_proxy:
+    if proxies:
         native = UNASKED if unasked else ON_REQUEST
-        if not pod.has_native_proxy:
+        if pod.has_proxy:
+            native = classic("Istio makes no native sidecars, not even on request")
+        elif not pod.has_native_proxy:
             native = classic("a webhook after Istio's removes restartPolicy from a native sidecar")
         return Probe(injected=True, native=native, proxy=needs[0])
-    if proxies:
-        return Probe(
-            injected=True,
-            native=classic("Istio makes no native sidecars, not even on request"),
-            proxy=needs[0],
-        )
     injection = InjectionRequest.of(pod)
     if another := injection.said if injection.asks is False else unclear:
         return refusal(f"no sidecar: {another}", reached=False)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from istio_aux.injector import injection, rules
-from istio_aux.injector.probe import InjectorProbe, Rhythm, probes, read_slices
+from istio_aux.injector.probe import InjectorProbe, Rhythm, read_slices
 from istio_aux.injector.probe_rules import questions
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -153,14 +153,17 @@ class Watcher:
             "configurations_called_before_ours",
             "Istio's webhook configurations that the API server calls before ours.",
         )
-        probes(telemetry)  # Its series are there before there is an injector.
+        self._outcomes = telemetry.counter(
+            "injector_probes",
+            "Probes of Istio's injectors, by outcome.",
+            outcome=("injected", "refused", "unreachable"),
+        )
         self._changed, self._ours, self._root = changed, ours, root
         self._selectors, self._rhythm, self._now = selectors, rhythm, clock
         self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._hooks: tuple[injection.Hook, ...] = ()
-        self._policies: dict[
-            ControlPlane, injection.InjectionPolicy | None
-        ] = {}  # None: it is unknown.
+        # None: it is unknown.
+        self._policies: dict[ControlPlane, injection.InjectionPolicy | None] = {}
         # One watch for each Service: a cluster may have thousands of other slices. A slice that
         # moves to another Service may first appear in the other watch.
         self._watches: dict[Service, Watch[EndpointSlice]] = {}
@@ -171,8 +174,6 @@ class Watcher:
     def _reconfigured(self) -> None:
         """Ask again, and report which configurations are called before ours if they changed."""
         self._hooks = injection.hooks_of(self.configurations.values())
-        planes = {hook.control_plane for hook in self._hooks}
-        self._policies = {key: policy for key, policy in self._policies.items() if key in planes}
         self._reconfiguration.set()
         self._ask_again()
         names = sorted_before(self._ours or "", self.configurations.values())
@@ -227,15 +228,21 @@ class Watcher:
         }
 
     async def run(self, *listed: asyncio.Event) -> None:
-        """Watch and publish until cancelled, once configurations and namespaces are ``listed``."""
+        """Watch and publish until cancelled, once configurations and namespaces are ``listed``.
+
+        Raises:
+            ExceptionGroup: a watch or a probe has a defect.
+        """
         for each in listed:
             await each.wait()
+        for each in (self._slices, self._watches, self._probes, self._tasks):
+            each.clear()
         deadline = now() + SETTLE
-        self._start(self, self._read_policies())
-        try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read_policies())
             while True:
                 self._news.clear()
-                self._reconcile()
+                self._reconcile(group)
                 if not (self._probed and not self._unlisted) and now() < deadline:
                     await wait(self._news, deadline - now())
                     continue
@@ -243,12 +250,6 @@ class Watcher:
                 # A watch that fails reports nothing.
                 await wait(self._news, self._rhythm.other if self._unlisted else None)
                 deadline = now() + SETTLE
-        finally:
-            for task in self._tasks.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-            for each in (self._slices, self._watches, self._probes, self._tasks):
-                each.clear()
 
     @property
     def _probed(self) -> bool:
@@ -261,27 +262,27 @@ class Watcher:
             service for service, watch in self._watches.items() if not watch.synced.is_set()
         )
 
-    def _reconcile(self) -> None:
-        """Watch the Services behind the webhooks and probe their injectors; stop all others.
-
-        Raises:
-            Exception: a watch or probe ended.
-        """
-        for task in self._tasks.values():
-            if task.done():
-                task.result()
+    def _reconcile(self, group: asyncio.TaskGroup) -> None:
+        """Watch the Services behind the webhooks and probe their injectors; stop all others."""
         targets = rules.targets(self._hooks, root=self._root)
-        self._only(self._watches, [*filter(None, map(_service, targets))], self._watch)
+        self._only(group, self._watches, [*filter(None, map(_service, targets))], self._watch)
         for gone in self._slices.keys() - self._watches.keys():
             del self._slices[gone]
         facts = self._facts()
         self._only(
+            group,
             self._probes,
             [target for target in targets if rules.obstacle(target, facts) is None],
             self._probe,
         )
 
-    def _only(self, parts: dict[K, V], wanted: Sequence[K], make: Callable[[K], V]) -> None:
+    def _only(
+        self,
+        group: asyncio.TaskGroup,
+        parts: dict[K, V],
+        wanted: Sequence[K],
+        make: Callable[[K], V],
+    ) -> None:
         """Start the parts that are wanted, and stop all others."""
         for gone in [each for each in parts if each not in wanted]:
             del parts[gone]
@@ -289,11 +290,7 @@ class Watcher:
         for new in wanted:
             if new not in parts:
                 part = parts[new] = make(new)
-                self._start(new, part.run())
-
-    def _start(self, part: object, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks[part] = asyncio.create_task(work)
-        task.add_done_callback(lambda _task: self._news.set())
+                self._tasks[new] = group.create_task(part.run())
 
     def _watch(self, service: Service) -> Watch[EndpointSlice]:
         slices = self._slices[service] = Collection(self._ask_again, kept.endpoints)
@@ -321,6 +318,7 @@ class Watcher:
                 self._selectors,
                 self._namespaces.terminating,
             ),
+            outcomes=self._outcomes,
             news=self._news,
             rhythm=self._rhythm,
         )
@@ -334,16 +332,13 @@ class Watcher:
         backoff = Backoff(2 * self._rhythm.other, self._rhythm.read)
         while True:
             self._reconfiguration.clear()
-            planes = {hook.control_plane for hook in self._hooks}
-            for plane in sorted(planes):
-                self._policies[plane] = await read_policy(
-                    self._client,
-                    plane,
-                    self._policies.get(plane),
-                )
+            self._policies = {
+                plane: await read_policy(self._client, plane, self._policies.get(plane))
+                for plane in sorted({hook.control_plane for hook in self._hooks})
+            }
             self._news.set()
             pause = backoff.next()
-            if all(self._policies.get(plane) for plane in planes):
+            if all(self._policies.values()):
                 backoff.reset()
                 pause = jittered(self._rhythm.read)
             await wait(self._reconfiguration, pause)
@@ -360,7 +355,11 @@ class Watcher:
         planes = rules.ControlPlanes(
             injectors=rules.evaluate(self._hooks, facts, root=self._root),
             hooks=self._hooks,
-            policies={plane: policy for plane, policy in self._policies.items() if policy},
+            policies={
+                hook.control_plane: policy
+                for hook in self._hooks
+                if (policy := self._policies.get(hook.control_plane))
+            },
             proxies={
                 hook.configuration: facts.probes[hook.target].proxy
                 for hook in self._hooks
@@ -494,11 +493,12 @@ async def survey(client: Client) -> tuple[rules.ControlPlanes, tuple[str, ...]]:
         )
     except UNREAD as error:  # An unread configuration may be Istio's.
         return rules.ControlPlanes(), (gap(error, "list mutatingwebhookconfigurations"),)
-    hooks, gaps = injection.hooks_of(configurations), list[str]()
-    policy_of: dict[ControlPlane, injection.InjectionPolicy] = {}
-    for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
-        if policy := await read_policy(client, plane, None):
-            policy_of[plane] = policy
-        else:
-            gaps.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
-    return rules.ControlPlanes(hooks=hooks, policies=policy_of, known=True), tuple(gaps)
+    hooks = injection.hooks_of(configurations)
+    planes = sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace})
+    found = {plane: await read_policy(client, plane, None) for plane in planes}
+    policies = {plane: policy for plane, policy in found.items() if policy}
+    return rules.ControlPlanes(hooks=hooks, policies=policies, known=True), tuple(
+        f"no policy in ConfigMap {plane.namespace}/{plane.config_map}"
+        for plane in planes
+        if plane not in policies
+    )

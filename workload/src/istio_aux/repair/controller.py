@@ -13,8 +13,6 @@ import contextlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 
-import msgspec
-
 from istio_aux.injector import probe_rules
 from istio_aux.injector.capture import not_ready
 from istio_aux.injector.probe import read_agents, read_cni
@@ -423,7 +421,7 @@ class RepairController:
 
         Right after the start of this process the API server does not call our admission yet.
         """
-        new = msgspec.json.encode(probe_rules.dry_run_pod(labels, {START: "none"}))
+        new = probe_rules.dry_run_pod(namespace, labels, {START: "none"})
         with _needed("not known whether a new pod would get a sidecar"):
             result = probe_rules.created(await actions.dry_run_pod(self._client, namespace, new))
         if not result.injected:
@@ -433,7 +431,7 @@ class RepairController:
         """Check that Istio can capture a new pod on this node, and is as the decision found it."""
         with _needed("not known whether Istio can capture a new pod"):
             agents, now = await read_agents(self._client, node, self.store.selected)
-        if lacking := [*not_ready(agents, node)]:
+        if lacking := not_ready(agents, node):
             raise NotRestartedError(f"not ready on node {node}: {listed(lacking)}")
         if now.on(node) != self.store.cni.on(node):
             self.store.cni.unread.set()

@@ -161,15 +161,16 @@ class CniAgents(NodeAgents):
         agent = Agent.of(resource)
         if not is_agent(resource):
             self.delete(agent.key, None)
-        elif self.put(agent):
+        elif self.agents.get(agent.key) != agent:
+            self.agents[agent.key] = agent
             self._changed({agent.node})
             if not self.read:
                 self.unread.set()
 
     def delete(self, key: Key, _last: Pod | None) -> None:
         """The pod is gone, or is no agent any more."""
-        if node := self.drop(key):
-            self._changed({node})
+        if agent := self.agents.pop(key, None):
+            self._changed({agent.node})
 
     @property
     def read(self) -> bool:
