@@ -14,10 +14,10 @@ from textwrap import indent
 import msgspec
 
 from istio_aux.model import documents, kept
-from istio_aux.model.annotations import DATAPLANE, text_label
+from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.pod import Key, Pod, Struct
 from istio_aux.model.pod_settings import InjectionRequest
-from istio_aux.model.selectors import LONGEST_NAME, LabelSelector, Selector, convert
+from istio_aux.model.selectors import LONGEST_NAME, LabelSelector, Selector, convert, parse
 
 AGENTS = {"istio-cni": "k8s-app=istio-cni-node", "ztunnel": "app=ztunnel"}
 """Label selectors for the pods of these DaemonSets (istio manifests/charts/istio-cni and ztunnel,
@@ -26,9 +26,7 @@ templates/daemonset.yaml)."""
 CONFIG_MAP = "istio-cni-config"
 """The agent's settings, in its namespace (istio-cni templates/configmap-cni.yaml)."""
 
-_NAME, _, _VALUE = AGENTS["istio-cni"].partition("=")
-_label = text_label(_NAME)
-_NO_LABELS = LabelSelector()
+_CNI = parse(AGENTS["istio-cni"])
 
 
 class Agent(Struct, frozen=True):
@@ -58,7 +56,7 @@ class Agent(Struct, frozen=True):
 
 def is_agent(pod: Pod) -> bool:
     """Whether the pod has the label of Istio's CNI agent; a tenant may write it, too."""
-    return _label.get(pod.labels) == _VALUE
+    return _CNI.matches(pod.labels)
 
 
 def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> list[str]:
@@ -73,8 +71,8 @@ def not_ready(agents: Mapping[str, Iterable[Agent]], node: str) -> list[str]:
 class Enablement(Struct, frozen=True):
     """One of the agent's ``enablementSelectors``; an empty selector matches everything."""
 
-    pod_selector: LabelSelector = _NO_LABELS
-    namespace_selector: LabelSelector = _NO_LABELS
+    pod_selector: LabelSelector = LabelSelector()
+    namespace_selector: LabelSelector = LabelSelector()
 
 
 class CniConfig(Struct, frozen=True):
@@ -97,13 +95,8 @@ class CniConfig(Struct, frozen=True):
         if injection.namespace in self.excluded:
             return f"EXCLUDE_NAMESPACES has {injection.namespace}"
         labels = injection.namespace_labels or {}
-        if any(p.matches(injection.labels) and n.matches(labels) for p, n in self.selectors):
-            return ""
-        return "AMBIENT_ENABLEMENT_SELECTOR does not match the pod"
-
-
-class _Selectors(Struct, frozen=True):
-    selectors: tuple[Enablement, ...] | None = None
+        chosen = any(p.matches(injection.labels) and n.matches(labels) for p, n in self.selectors)
+        return "" if chosen else "AMBIENT_ENABLEMENT_SELECTOR does not match the pod"
 
 
 # istio-cni values.yaml ambient.enablementSelectors.
@@ -124,7 +117,8 @@ def read_config(data: Mapping[str, str]) -> CniConfig:
     document = next(documents.read(text.encode()), None)
     if not isinstance(document, documents.Document):
         raise ValueError(f"AMBIENT_ENABLEMENT_SELECTOR: {document.why if document else 'empty'}")  # noqa: TRY004  (of the text, not of a type)
-    found = msgspec.json.decode(document.body, type=_Selectors).selectors or ()
+    read = msgspec.json.decode(document.body, type=dict[str, tuple[Enablement, ...] | None])
+    found = read["selectors"] or ()
     names = data.get("EXCLUDE_NAMESPACES", "").split(",")
     config = CniConfig(
         enabled=data.get("AMBIENT_ENABLED", "true") == "true",

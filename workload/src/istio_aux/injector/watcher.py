@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -219,12 +220,10 @@ class Watcher:
 
     def recall(self, since: Mapping[str, Since]) -> None:
         """Take over `since` from the leader, for injectors in the same state."""
-        if not self.control_planes.known:
-            self.since = since
-            return
+        ours = self.since if self.control_planes.known else since
         self.since = {
             name: theirs if (theirs := since.get(name)) and theirs.state == known.state else known
-            for name, known in self.since.items()
+            for name, known in ours.items()
         }
 
     async def run(self, *listed: asyncio.Event) -> None:
@@ -243,13 +242,13 @@ class Watcher:
             while True:
                 self._news.clear()
                 self._reconcile(group)
-                if not (self._probed and not self._unlisted) and now() < deadline:
+                if (self._probed and not self._unlisted) or now() >= deadline:
+                    self._publish()
+                    # A watch that fails reports nothing.
+                    await wait(self._news, self._rhythm.other if self._unlisted else None)
+                    deadline = now() + SETTLE
+                else:
                     await wait(self._news, deadline - now())
-                    continue
-                self._publish()
-                # A watch that fails reports nothing.
-                await wait(self._news, self._rhythm.other if self._unlisted else None)
-                deadline = now() + SETTLE
 
     @property
     def _probed(self) -> bool:
@@ -419,15 +418,13 @@ def _report(before: rules.ControlPlanes, planes: rules.ControlPlanes) -> None:
 
 def _service(target: ClientConfig) -> Service | None:
     """Return the Service to watch. The API server does not check its names."""
-    if not target.service:
-        return None
-    try:
-        return Service(
-            actions.namespace_name(target.service.namespace),
-            actions.object_name(target.service.name),
-        )
-    except InvalidNameError:
-        return None
+    with suppress(InvalidNameError):
+        if target.service:
+            return Service(
+                actions.namespace_name(target.service.namespace),
+                actions.object_name(target.service.name),
+            )
+    return None
 
 
 async def read_policy(
@@ -464,10 +461,9 @@ async def read_policy(
 
 async def away(client: Client, planes: rules.ControlPlanes) -> str:
     """Say which injectors have no ready istiod behind their Service; empty if none is known."""
-    slices = list[EndpointSlice]()
+    services = {it.service for it in rules.targets(planes.hooks) if it.service}
     try:
-        for service in {it.service for it in rules.targets(planes.hooks) if it.service}:
-            slices += await read_slices(client, service)
+        slices = [each for service in services for each in await read_slices(client, service)]
     except UNREAD:
         return ""
     return "; ".join(

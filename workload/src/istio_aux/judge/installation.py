@@ -85,23 +85,13 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         """Yield who must do what so that the pod is looked after, with the command, if any."""
         namespace, options = pod.metadata.namespace, self.settings.pod_options
         if labels is not None and not options.namespaces.matches(labels):
-            lacks = options.namespaces.missing(labels)
-            run = _label("namespace {}", labels, lacks, namespace)
-            yield (
-                (
-                    "an admin labels the namespace"
-                    if run
-                    else "an admin changes namespace-selectors"
-                ),
-                run,
-            )
+            run = _label("namespace {}", labels, options.namespaces.missing(labels), namespace)
+            how = "labels the namespace" if run else "changes namespace-selectors"
+            yield f"an admin {how}", run
         if not chosen:
-            lacks = options.pods.missing(pod.labels)
-            run = _label("pod {} -n {}", pod.labels, lacks, pod.metadata.name, namespace)
-            yield (
-                "its author labels the pod" if run else "an admin changes pod-selector",
-                run,
-            )
+            missing = options.pods.missing(pod.labels)
+            run = _label("pod {} -n {}", pod.labels, missing, pod.metadata.name, namespace)
+            yield "its author labels the pod" if run else "an admin changes pod-selector", run
         if self.settings.quit is QuitMode.DISABLED:
             yield "an admin sets quit: enabled", NO_COMMAND
 
@@ -136,8 +126,10 @@ class Installations(msgspec.Struct, frozen=True):
     @property
     def names(self) -> list[str]:
         """The names of the installations, for people, with the option quit unless it is enabled."""
-        known, usual = [(each.name, each.settings.quit) for each in self.found], QuitMode.ENABLED
-        return [name if mode == usual else f"{name} (quit: {mode})" for name, mode in known]
+        modes = ((each.name, each.settings.quit) for each in self.found)
+        return [
+            name if mode is QuitMode.ENABLED else f"{name} (quit: {mode})" for name, mode in modes
+        ]
 
     def selects(self, labels: Labels) -> bool:
         """Whether an installation selects a namespace with these labels."""
@@ -184,25 +176,16 @@ class Installations(msgspec.Struct, frozen=True):
         Every grace period counts as over without ``now``. A namespace whose ``labels`` are None
         counts as selected. ``sidecars`` count instead of those of the settings.
         """
-        ours, left_out = self.of(pod, labels)
-        why, change = left_out
+        ours, (why, change) = self.of(pod, labels)
         facts = PodFacts(pod, ours.policy(sidecars), kubelet)
         decision = decide_once(facts, now)
         action, reason = performed(decision, ours.settings.quit)
         if not why or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason)
+        action = "ignore"
         if self.problems or self.gap:
-            why = "; ".join(self.problems) or why
-            return Judgement(ours, facts, decision, "unknown", decision.reason, why)
-        return Judgement(
-            ours,
-            facts,
-            decision,
-            "ignore",
-            decision.reason,
-            why,
-            change,
-        )
+            action, why, change = "unknown", "; ".join(self.problems) or why, NO_COMMAND
+        return Judgement(ours, facts, decision, action, decision.reason, why, change)
 
 
 NOT_INSTALLED = LeftOut("istio-aux is not installed in this cluster")
@@ -217,9 +200,8 @@ def installations(
     An ``unreadable`` configuration may be that of another installation.
     """
     found, problems = list[Installation](), list[str]()
-    for each in sorted(configurations, key=lambda each: each.metadata.name):
-        if not each.is_ours:
-            continue
+    ours = (each for each in configurations if each.is_ours)
+    for each in sorted(ours, key=lambda each: each.metadata.name):
         name = each.metadata.name
         try:
             if text := _published.of(each.metadata):
@@ -246,6 +228,6 @@ def _label(
     if missing is None:
         return NO_COMMAND
     words = [f"{key}-" if value is None else f"{key}={value}" for key, value in missing.items()]
-    if any(value is not None and key in present for key, value in missing.items()):
-        return command("kubectl label --overwrite " + of + " {}", *names, words)
-    return command("kubectl label " + of + " {}", *names, words)
+    replaces = any(value is not None and key in present for key, value in missing.items())
+    label = "kubectl label --overwrite " if replaces else "kubectl label "
+    return command(label + of + " {}", *names, words)

@@ -252,6 +252,8 @@ class Survey:
             native = self._to is To.NATIVE
             for found in _native(pod, injection, how, kept) if native else _ambient(pod, injection):
                 self._add(where, found, name)
+            if native_sidecars.own_init(pod):
+                self._add(where, _INIT, name)
 
     def policy(self, policy: NetworkPolicy) -> None:
         """Judge a NetworkPolicy. One without ingress rules is fine: another may open the port."""
@@ -288,12 +290,12 @@ class Survey:
 def _native(
     pod: Pod, injection: InjectionRequest, how: StartPolicy, kept: bool
 ) -> Iterator[Obstacle]:
-    stays = kept and native_sidecars.certain(pod, how)
-    if stays:
+    if kept and native_sidecars.certain(pod, how):
         yield _KEPT
-    for reason in () if stays else native_sidecars.reasons(pod, how):
-        fails = reason.code is Code.END_PROXY and how.job is not None and how.job.restarts
-        yield _FAILS if fails else _FOUND[reason.code]
+    else:
+        for reason in native_sidecars.reasons(pod, how):
+            fails = reason.code is Code.END_PROXY and how.job is not None and how.job.restarts
+            yield _FAILS if fails else _FOUND[reason.code]
     if how.counted:
         yield _COUNTING
     if resources.too_small(pod, native=True, proxy=how.proxy):
@@ -303,8 +305,6 @@ def _native(
     mode = PodSettings.of(pod).start
     if native_asked.get(pod.metadata) is False or mode in {StartMode.HOLD, StartMode.NONE}:
         yield _CLASSIC
-    if any(each.restart_policy != "Always" for each in pod.init_containers):
-        yield _INIT
 
 
 def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
@@ -320,5 +320,3 @@ def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
             f"have annotations without effect ({listed(keys)})",
             _TAKE_OUT,
         )
-    if any(each.restart_policy != "Always" for each in pod.init_containers):
-        yield _INIT

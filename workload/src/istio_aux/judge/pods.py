@@ -174,7 +174,6 @@ def _hanging(pod: Pod, about: Found, judged: Judgement) -> Found | None:
     if state is None or decision.code is None:
         return None
     by = [*map(str, decision.blocked_by)] or (facts.outlasting if state == "stuck" else [])
-    left_out = judged.left_out and isinstance(decision, Quit)
     return msgspec.structs.replace(
         about,
         state=state,
@@ -187,7 +186,11 @@ def _hanging(pod: Pod, about: Found, judged: Judgement) -> Found | None:
         requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
         left_out=judged.left_out,
-        free=free(about.namespace, about.name) if left_out and not by else NO_COMMAND,
+        free=(
+            free(about.namespace, about.name)
+            if state == "stuck" and judged.left_out and not by
+            else NO_COMMAND
+        ),
         change=selects(state, judged),
     )
 
