@@ -112,9 +112,8 @@ def read_config(data: Mapping[str, str]) -> CniConfig:
 
     ValueError: it is too much, or cannot be read.
     """
-    text = data.get("AMBIENT_ENABLEMENT_SELECTOR") or _USUAL
-    text = f"selectors:\n{indent(text, ' ')}"
-    document = next(documents.read(text.encode()), None)
+    text = indent(data.get("AMBIENT_ENABLEMENT_SELECTOR") or _USUAL, " ")
+    document = next(documents.read(f"selectors:\n{text}".encode()), None)
     if not isinstance(document, documents.Document):
         raise ValueError(f"AMBIENT_ENABLEMENT_SELECTOR: {document.why if document else 'empty'}")  # noqa: TRY004  (of the text, not of a type)
     read = msgspec.json.decode(document.body, type=dict[str, tuple[Enablement, ...] | None])

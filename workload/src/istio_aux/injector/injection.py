@@ -72,9 +72,8 @@ class Hook(msgspec.Struct, frozen=True):
 
     def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Whether its selectors match a pod with ``labels``."""
-        if TOO_MANY_LABELS in namespace_labels:
-            return False
-        return self.namespaces.matches(namespace_labels) and self.pods.matches(labels)
+        known = TOO_MANY_LABELS not in namespace_labels
+        return known and self.namespaces.matches(namespace_labels) and self.pods.matches(labels)
 
 
 def read_policy(text: str) -> InjectionPolicy:

@@ -106,7 +106,7 @@ class InjectorProbe:
         self._client, self._telemetry, self._target = client, telemetry, target
         self._questions, self._outcomes = questions, outcomes
         self._news, self._rhythm = news, rhythm
-        self._backoff, self._failures = Backoff(rhythm.other, LONGEST_PAUSE), 0
+        self._backoff = Backoff(rhythm.other, LONGEST_PAUSE)
         self._slow = False
         self._answered = self._kubelets_due = self._kubelets_until = -math.inf
         self._kubelets: NativeCheck | None = None
@@ -134,7 +134,7 @@ class InjectorProbe:
         """Ask once, and publish the answer; returns the seconds until the next question."""
         live = self.result is not None and self.result.injected
         seconds = DEADLINE if live and not self._slow else DRY_RUN
-        kept, wait, began = -math.inf, 0.0, now()
+        spared, wait, began = False, 0.0, now()
         try:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
@@ -142,10 +142,9 @@ class InjectorProbe:
             found = probe_rules.refusal(
                 str(error) or f"no answer within {seconds:g} s", reached=False
             )
-            if isinstance(error, NoConnectionError) or (
+            spared = isinstance(error, NoConnectionError) or (
                 isinstance(error, ApiError) and error.code != 504
-            ):
-                kept = self._answered + KEPT
+            )
             wait = retry_after(error)
         if found.native.capability.can:
             found = msgspec.structs.replace(
@@ -155,8 +154,8 @@ class InjectorProbe:
         if not found.reached and found != NOWHERE:
             # One failure does not end the state of a live injector: the machine may be busy, and
             # the next probe tries further namespaces.
-            self._failures += 1
-            if live and (self._failures == 1 or now() < kept):
+            valid = spared and now() < self._answered + KEPT
+            if live and (valid or not self._backoff.failures):
                 self._outcomes.labels("unreachable").inc()
             else:
                 self._publish(found)
@@ -165,7 +164,7 @@ class InjectorProbe:
         self._publish(found)
         if not found.reached:
             return self._rhythm.other
-        self._failures, self._answered = 0, now()
+        self._answered = now()
         self._slow = self._answered - began > DEADLINE
         self._backoff.reset()
         return jittered(self._rhythm.live) if found.injected else self._rhythm.other
@@ -181,7 +180,7 @@ class InjectorProbe:
         turn = probe_rules.in_turn(self._questions(), self._last)
         for question in chain(
             turn,
-            list(islice(turn, 1 if self._failures else 0)),
+            list(islice(turn, 1 if self._backoff.failures else 0)),
         ):
             if len(names) == NAMESPACES:
                 return
@@ -322,8 +321,7 @@ async def read_agents(
         ]
     agents = NodeAgents()
     agents.agents = {agent.key: agent for agent in found["istio-cni"]}
-    for namespace in agents.namespaces:
-        agents.configs[namespace] = await read_cni(client, namespace)
+    agents.configs = {name: await read_cni(client, name) for name in agents.namespaces}
     return found, agents
 
 

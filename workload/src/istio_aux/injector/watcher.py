@@ -178,17 +178,16 @@ class Watcher:
         self._reconfiguration.set()
         self._ask_again()
         names = sorted_before(self._ours or "", self.configurations.values())
-        if names == self.called_before:
-            return
-        self.called_before = names
-        self._called_before.set(len(names))
-        _log.log(
-            logging.WARNING if names else logging.INFO,
-            "%s: called before it: %s",
-            self._ours,
-            ", ".join(names) or "none of Istio's configurations",
-            extra={"event": "order", "before": names},
-        )
+        if names != self.called_before:
+            self.called_before = names
+            self._called_before.set(len(names))
+            _log.log(
+                logging.WARNING if names else logging.INFO,
+                "%s: called before it: %s",
+                self._ours,
+                ", ".join(names) or "none of Istio's configurations",
+                extra={"event": "order", "before": names},
+            )
 
     def _ask_again(self) -> None:
         """Ask all injectors now."""

@@ -225,10 +225,6 @@ def _in_doubt(
 
 def _end(pod: Pod) -> Iterator[Remark]:
     """Yield what the pod will lose, or has lost, when it is ended by force."""
-    over = pod.status.phase in {"Succeeded", "Failed"}
-    if pod.has_proxy and not over:
-        code, text = Code.CUT_OFF, ending.cut_off(pod)
-    else:
-        code, text = Code.PROXY_KILLED, ending.killed(pod)
-    if text:
-        yield Remark(code, text)
+    classic = pod.has_proxy and pod.status.phase not in {"Succeeded", "Failed"}
+    if text := ending.cut_off(pod) if classic else ending.killed(pod):
+        yield Remark(Code.CUT_OFF if classic else Code.PROXY_KILLED, text)

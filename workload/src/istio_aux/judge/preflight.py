@@ -190,23 +190,22 @@ def rights(account: str, refused: Sequence[Right]) -> CheckResult:
 
 def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[CheckResult]:
     """Name the installation whose settings the checks use; say why other settings are unknown."""
-    check = "installation"
     for problem in problems:
         yield unknown(
-            check,
+            "installation",
             problem,
             "ask an admin, or choose its settings file with --config",
             Code.SETTINGS,
         )
     if len(names) > 1:
         yield _note(
-            check,
+            "installation",
             Code.SEVERAL,
             f"{listed(names, most=NAMED)}; judged by the settings of the first",
             "choose another one's settings file with --config",
         )
     elif names:
-        yield _ok(check, names[0])
+        yield _ok("installation", names[0])
 
 
 def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[CheckResult]:
@@ -292,15 +291,6 @@ _NOT_LIVE = {
 """For each state of an injector that is not live: the finding, and what to do."""
 
 
-# In these states the API server calls the webhook, and every call fails.
-_AWAY = {
-    Liveness.NO_CA_BUNDLE,
-    Liveness.UNREADABLE,
-    Liveness.NO_SERVICE,
-    Liveness.NO_ENDPOINT,
-}
-
-
 def injectors(
     mesh: ControlPlanes,
     configurations: Mapping[str, Configuration],
@@ -322,16 +312,19 @@ def injectors(
         if injector.live:
             yield _ok("injector", f"{name} is live{policy}")
             check, how = "native sidecars", f"{name}: {injector.native_why or 'not checked'}"
-            do = "nothing: payloads are held until the proxy is ready"
-            if native:
+            if injector.native.can:
+                yield _ok(check, how)
+            elif native:
                 do = "see istiod's ENABLE_NATIVE_SIDECARS and template; before Istio 1.24, upgrade"
-            result = Verdict.PROBLEM if native else Verdict.NOTE
-            bad = CheckResult(check, result, how, do, Code.NOT_NATIVE)
-            yield _ok(check, how) if injector.native.can else bad
+                yield _problem(check, Code.NOT_NATIVE, how, do)
+            else:
+                do = "nothing: payloads are held until the proxy is ready"
+                yield _note(check, Code.NOT_NATIVE, how, do)
             continue
         code, do = _NOT_LIVE[injector.state]
         what = f"{name} is not live: {injector.why}{policy}."
-        if injector.state in _AWAY and "Fail" in policies:
+        # The API server calls such a webhook, and every call fails.
+        if code in {Code.NO_CA, Code.NO_ISTIOD} and "Fail" in policies:
             what += " New pods that it selects are refused."
         yield CheckResult(
             "injector",
@@ -403,8 +396,8 @@ def namespaces(
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
     """Whether the pod is Job-like and has a classic sidecar, or is to get one."""
-    meshed = pod.has_proxy or bool(expectation.expected)
-    return meshed and pod.restart_policy != "Always" and not pod.has_native_proxy
+    job_like = pod.restart_policy != "Always" and not pod.has_native_proxy
+    return job_like and (pod.has_proxy or bool(expectation.expected))
 
 
 def node_agents(

@@ -111,18 +111,18 @@ class Backoff:
         """Wait about ``first`` seconds after the first failure, never more than ``longest``."""
         self._first = first
         self._longest = longest
-        self._failures = 0
+        self.failures = 0  # Since the last success.
 
     def next(self) -> float:
         """Count a failure; returns the seconds to wait, between half the step and all of it."""
-        step = min(self._first * 2 ** min(self._failures, 32), self._longest)
-        self._failures += 1
+        step = min(self._first * 2 ** min(self.failures, 32), self._longest)
+        self.failures += 1
         # Jitter: clients that failed together must not come back together.
         return step * random.uniform(0.5, 1.0)  # noqa: S311  (spreads load, guards nothing)
 
     def reset(self) -> None:
         """Forget the failures: something succeeded."""
-        self._failures = 0
+        self.failures = 0
 
 
 def jittered(seconds: float) -> float:
