@@ -90,13 +90,14 @@ class CniConfig(Struct, frozen=True):
 
         See istio cni/pkg/util/enablement_selector.go Matches.
         """
-        if not self.enabled:
-            return "AMBIENT_ENABLED is false"
-        if injection.namespace in self.excluded:
-            return f"EXCLUDE_NAMESPACES has {injection.namespace}"
         labels = injection.namespace_labels or {}
         chosen = any(p.matches(injection.labels) and n.matches(labels) for p, n in self.selectors)
-        return "" if chosen else "AMBIENT_ENABLEMENT_SELECTOR does not match the pod"
+        checks = (
+            (not self.enabled, "AMBIENT_ENABLED is false"),
+            (injection.namespace in self.excluded, f"EXCLUDE_NAMESPACES has {injection.namespace}"),
+            (not chosen, "AMBIENT_ENABLEMENT_SELECTOR does not match the pod"),
+        )
+        return next((why for bad, why in checks if bad), "")
 
 
 # istio-cni values.yaml ambient.enablementSelectors.
@@ -112,14 +113,16 @@ def read_config(data: Mapping[str, str]) -> CniConfig:
 
     ValueError: it is too much, or cannot be read.
     """
-    text = indent(data.get("AMBIENT_ENABLEMENT_SELECTOR") or _USUAL, " ")
-    document = next(documents.read(f"selectors:\n{text}".encode()), None)
-    if not isinstance(document, documents.Document):
-        raise ValueError(f"AMBIENT_ENABLEMENT_SELECTOR: {document.why if document else 'empty'}")  # noqa: TRY004  (of the text, not of a type)
-    read = msgspec.json.decode(document.body, type=dict[str, tuple[Enablement, ...] | None])
-    found = read["selectors"] or ()
+    name = "AMBIENT_ENABLEMENT_SELECTOR"
+    text = f"selectors:\n{indent(data.get(name) or _USUAL, ' ')}"
+    read = msgspec.json.decode(
+        documents.first(text, name), type=dict[str, tuple[Enablement, ...] | None]
+    )
+    found = read.get("selectors") or ()
     names = data.get("EXCLUDE_NAMESPACES", "").split(",")
-    config = CniConfig(
+    if kept.size((found, names)) > kept.MOST_OF_ISTIO:
+        raise ValueError("too much to judge")
+    return CniConfig(
         enabled=data.get("AMBIENT_ENABLED", "true") == "true",
         renews=data.get("AMBIENT_RECONCILE_POD_RULES_ON_STARTUP") == "true",
         excluded=tuple(filter(None, map(str.strip, names))),
@@ -127,9 +130,6 @@ def read_config(data: Mapping[str, str]) -> CniConfig:
             (convert(each.pod_selector), convert(each.namespace_selector)) for each in found
         ),
     )
-    if kept.size((found, names)) > kept.MOST_OF_ISTIO:
-        raise ValueError("too much to judge")
-    return config
 
 
 class NodeAgent(Struct, frozen=True):

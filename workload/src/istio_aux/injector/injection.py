@@ -81,10 +81,7 @@ def read_policy(text: str) -> InjectionPolicy:
 
     `ValueError`: it is too much, or cannot be read; then istiod keeps its last policy.
     """
-    document = next(documents.read(text.encode()), None)
-    if isinstance(document, documents.BadDocument):
-        raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
-    config = msgspec.json.decode(document.body if document else b"{}", type=PolicyDocument)
+    config = msgspec.json.decode(documents.first(text, "not YAML"), type=PolicyDocument)
     if kept.size(config) > kept.MOST_OF_ISTIO:
         raise ValueError("too much to judge")
     return InjectionPolicy(

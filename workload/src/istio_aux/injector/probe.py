@@ -134,7 +134,7 @@ class InjectorProbe:
         """Ask once, and publish the answer; returns the seconds until the next question."""
         live = self.result is not None and self.result.injected
         seconds = DEADLINE if live and not self._slow else DRY_RUN
-        spared, wait, began = False, 0.0, now()
+        away, wait, began = False, 0.0, now()
         try:
             async with asyncio.timeout(seconds):
                 found = await ask(self._client, self._turn())
@@ -142,7 +142,7 @@ class InjectorProbe:
             found = probe_rules.refusal(
                 str(error) or f"no answer within {seconds:g} s", reached=False
             )
-            spared = isinstance(error, NoConnectionError) or (
+            away = isinstance(error, NoConnectionError) or (
                 isinstance(error, ApiError) and error.code != 504
             )
             wait = retry_after(error)
@@ -154,7 +154,7 @@ class InjectorProbe:
         if not found.reached and found != NOWHERE:
             # One failure does not end the state of a live injector: the machine may be busy, and
             # the next probe tries further namespaces.
-            valid = spared and now() < self._answered + KEPT
+            valid = away and now() < self._answered + KEPT
             if live and (valid or not self._backoff.failures):
                 self._outcomes.labels("unreachable").inc()
             else:

@@ -37,9 +37,6 @@ class Probe(msgspec.Struct, frozen=True):
     reached: bool = True
 
 
-_DEACTIVATED = Injector(
-    state=Liveness.DEACTIVATED, why="none of its webhooks is called for new pods"
-)
 _NOT_PROBED = Probe(injected=False, why="it has not been probed yet", reached=False)
 
 
@@ -167,7 +164,9 @@ def _of(hooks: Iterable[Hook], root: str | None) -> Iterable[Hook]:
 
 def _worst(hooks: Sequence[Hook], facts: Facts) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
-    injectors = [_check(target, facts) for target in targets(hooks)] or [_DEACTIVATED]
+    injectors = [_check(target, facts) for target in targets(hooks)] or [
+        Injector(state=Liveness.DEACTIVATED, why="none of its webhooks is called for new pods")
+    ]
     worst = min(injectors, key=lambda each: [*Liveness].index(each.state))
     native = least(NativeCheck(each.native, each.native_why) for each in injectors if worst.live)
     return msgspec.structs.replace(

@@ -66,7 +66,6 @@ _EXPECTED = frozenset(
 )  # These need no attention.
 
 _RHYTHM = Rhythm()
-_labels = msgspec.json.Decoder(dict[str, str])
 
 
 class Namespaces(Mapping[str, Mapping[str, str]]):
@@ -85,7 +84,7 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
         self.terminating: set[str] = set()
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
-        return _labels.decode(self._labels[name])
+        return msgspec.json.decode(self._labels[name], type=dict[str, str])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._labels)

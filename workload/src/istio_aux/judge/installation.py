@@ -158,7 +158,7 @@ class Installations(msgspec.Struct, frozen=True):
             reasons.setdefault(why, []).append(each.name)
             change = change or run
         if self.gap or not reasons:
-            return self.first, LeftOut(self.gap) if self.gap else NOT_INSTALLED
+            return self.first, LeftOut(self.gap or "istio-aux is not installed in this cluster")
         of_each = (f"{listed(names)}: {why}" for why, names in reasons.items())
         return self.first, LeftOut("; ".join(of_each if len(self.found) > 1 else reasons), change)
 
@@ -186,9 +186,6 @@ class Installations(msgspec.Struct, frozen=True):
         if self.problems or self.gap:
             action, why, change = "unknown", "; ".join(self.problems) or why, NO_COMMAND
         return Judgement(ours, facts, decision, action, decision.reason, why, change)
-
-
-NOT_INSTALLED = LeftOut("istio-aux is not installed in this cluster")
 
 
 def installations(

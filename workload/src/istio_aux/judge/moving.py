@@ -1,7 +1,8 @@
 """What breaks, or stays behind, when a cluster goes native or ambient, and what to do about it.
 
-The rules are those of admission (`start.not_native`) in a cluster where Istio makes sidecars native
-unasked. A `Survey` groups the results by namespace, and names the first objects of each group.
+The rules are those of admission (`start.native_sidecars`) in a cluster where Istio makes sidecars
+native unasked. A `Survey` groups the results by namespace, and names the first objects of each
+group.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from istio_aux.injector.injection import injection_label
 from istio_aux.injector.rules import ControlPlanes
-from istio_aux.judge.preflight import NAMED, CheckResult, Verdict
+from istio_aux.judge.preflight import NAMED, CheckResult, Verdict, note, problem
 from istio_aux.model import ending, resources
 from istio_aux.model.annotations import (
     DATAPLANE,
@@ -89,110 +89,119 @@ class To(StrEnum):
     AMBIENT = "ambient"
 
 
-class Obstacle(NamedTuple):
-    """A finding about objects of a namespace, and what to do."""
-
-    code: Code
-    what: str
-    do: str
-    result: Verdict = Verdict.NOTE
-
-
-_OBSTACLES = (
-    Obstacle(
-        Code.END_PROXY,
-        "end the proxy, which is started again: their Job may count that",
-        f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
-    ),
-    Obstacle(
-        Code.MORE_REQUESTED,
-        "will be refused: beside a native sidecar they need more than is allowed",
-        "lower what init containers ask for, or raise what quotas and limits allow",
-        Verdict.PROBLEM,
-    ),
-    Obstacle(
-        Code.UNTRIED,
-        f"have {native_sidecars.UNTRIED}",
-        f'try them on one pod with {NATIVE_SIDECAR}: "true"',
-    ),
-    Obstacle(
-        Code.SHORT_GRACE,
-        f"may fail: {native_sidecars.SHORT_GRACE}, and their Job counts exit codes of proxies",
-        f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
-        Verdict.PROBLEM,
-    ),
-    Obstacle(Code.TOO_MUCH, "are too much to judge", "look at them"),
-)
-_FOUND = {each.code: each for each in _OBSTACLES}
-_FAILS = _FOUND[Code.END_PROXY]._replace(
+# Findings about objects of a namespace; `Survey.results` says which, and how many.
+_FOUND = {
+    each.code: each
+    for each in (
+        note(
+            "namespaces",
+            Code.END_PROXY,
+            "end the proxy, which is started again: their Job may count that",
+            f"{_TAKE_OUT}: the kubelet ends a native proxy after the payload",
+        ),
+        problem(
+            "namespaces",
+            Code.MORE_REQUESTED,
+            "will be refused: beside a native sidecar they need more than is allowed",
+            "lower what init containers ask for, or raise what quotas and limits allow",
+        ),
+        note(
+            "namespaces",
+            Code.UNTRIED,
+            f"have {native_sidecars.UNTRIED}",
+            f'try them on one pod with {NATIVE_SIDECAR}: "true"',
+        ),
+        problem(
+            "namespaces",
+            Code.SHORT_GRACE,
+            f"may fail: {native_sidecars.SHORT_GRACE}, and their Job counts exit codes of proxies",
+            f"set terminationGracePeriodSeconds to {ending.SHORT} or more",
+        ),
+        note("namespaces", Code.TOO_MUCH, "are too much to judge", "look at them"),
+    )
+}
+_FAILS = replace(
+    _FOUND[Code.END_PROXY],
     what="fail: they end the proxy, and their Job allows no restart",
     result=Verdict.PROBLEM,
 )
-_KEPT = _FAILS._replace(
+_KEPT = replace(
+    _FAILS,
     what=f"stay classic: {ending.ENDS}, and their Job allows no restart",
     result=Verdict.NOTE,
 )
 _SIDECARS = {
-    To.NATIVE: Obstacle(
+    To.NATIVE: note(
+        "namespaces",
         Code.HAVE_SIDECARS,
         "pods have a classic sidecar",
         "nothing: the pods after them go native",
     ),
-    To.AMBIENT: Obstacle(
+    To.AMBIENT: note(
+        "namespaces",
         Code.HAVE_SIDECARS,
         "pods have a sidecar",
         "create them again once their namespace is moved",
     ),
 }
 _REFUSING = {
-    To.NATIVE: Obstacle(
+    To.NATIVE: note(
+        "namespaces",
         Code.REFUSE,
         f"refuse a sidecar by {INJECT}",
         f"{_TAKE_OUT}: pods with a native one end",
     ),
-    To.AMBIENT: Obstacle(
+    To.AMBIENT: note(
+        "namespaces",
         Code.REFUSE,
         f"refuse a sidecar by {INJECT}, and would be in the ambient mesh",
         f"label them {DATAPLANE}: none if that is not meant",
     ),
 }
-_INIT = Obstacle(
+_INIT = note(
+    "namespaces",
     Code.INIT,
     "have init containers of their own, which will run inside the mesh",
     "see that they reach what they call: without the sidecar, or before it, they were outside",
 )
-_COUNTING = Obstacle(
+_COUNTING = problem(
+    "namespaces",
     Code.COUNTED,
     f"will fail by exit codes of proxies, such as 137 and 143: {ending.COUNTED}",
     "name a container in each onExitCodes",
-    Verdict.PROBLEM,
 )
-_SMALL = Obstacle(
+_SMALL = problem(
+    "namespaces",
     Code.REFUSED,
     "will be refused: resources for the whole pod have no room for a sidecar",
     "raise them by what the proxy requests, 0.1 CPUs and 128Mi of memory by default",
-    Verdict.PROBLEM,
 )
-_CLASSIC = Obstacle(
+_CLASSIC = note(
+    "namespaces",
     Code.CLASSIC_BY_ANNOTATION,
     "stay classic by their own annotation",
     f"take out {START} or {NATIVE_SIDECAR}",
 )
-_ASKING = Obstacle(
-    Code.ASKS_FOR_SIDECAR, f"ask for a sidecar by {INJECT}, which wins over ambient", _TAKE_OUT
+_ASKING = note(
+    "namespaces",
+    Code.ASKS_FOR_SIDECAR,
+    f"ask for a sidecar by {INJECT}, which wins over ambient",
+    _TAKE_OUT,
 )
-_ENDING = Obstacle(
+_ENDING = note(
+    "namespaces",
     Code.END_PROXY,
     "end a proxy that will not be there, and may fail by that",
     _TAKE_OUT,
 )
-_PORTS = Obstacle(
+_PORTS = problem(
+    "namespaces",
     Code.CLOSED_TO_AMBIENT,
     f"close port {TUNNEL}, by which pods of an ambient mesh are reached",
     f"allow TCP port {TUNNEL}",
-    Verdict.PROBLEM,
 )
-_BOTH = Obstacle(
+_BOTH = note(
+    "namespaces",
     Code.INJECTION_WINS,
     "labels win over the one for ambient",
     "remove them when the namespace is moved",
@@ -210,7 +219,7 @@ class Survey:
         limits: Limits,
     ) -> None:
         self._to, self._mesh, self._namespaces, self._limits = to, mesh, namespaces, limits
-        self._found = defaultdict[str, dict[Obstacle, dict[str, None]]](dict)
+        self._found = defaultdict[str, dict[CheckResult, dict[str, None]]](dict)
         for name, labels in namespaces.items():
             keys = [key.name for key in (injection_label, revision_label) if key.on(labels)]
             for key in keys if to is To.AMBIENT and ambient_by({}, labels) else ():
@@ -225,7 +234,7 @@ class Survey:
         if pod.has_sidecar if self._to is To.AMBIENT else pod.has_proxy and pod.has_sidecar:
             found = _SIDECARS[self._to]
             if self._to is To.NATIVE and not self._mesh.native.capability.can:
-                found = found._replace(do="nothing: they stay so until Istio makes native ones")
+                found = replace(found, do="nothing: they stay so until Istio makes native ones")
             self._add(about.namespace, found, about.name)
         if owner is None or (group(owner), owner.kind) not in WORKLOADS:
             self.template(
@@ -270,26 +279,24 @@ class Survey:
     def results(self) -> Iterator[CheckResult]:
         """What was found, by namespace."""
         for name in sorted(self._found)[:MOST]:
-            for (code, what, do, result), names in self._found[name].items():
-                yield CheckResult(
-                    f"namespace {name}" if name else "namespaces",
-                    result,
-                    f"{len(names)} {what}: {listed(names, most=NAMED)}",
-                    do,
-                    code,
+            for found, names in self._found[name].items():
+                yield replace(
+                    found,
+                    check=f"namespace {name}" if name else found.check,
+                    what=f"{len(names)} {found.what}: {listed(names, most=NAMED)}",
                 )
         if (more := len(self._found) - MOST) > 0:
             yield CheckResult("namespaces", Verdict.NOTE, f"and {more} more", "move the first ones")
         if not self._found:
             yield CheckResult("namespaces", Verdict.OK, "nothing breaks, and nothing stays behind")
 
-    def _add(self, namespace: str, found: Obstacle, name: str) -> None:
+    def _add(self, namespace: str, found: CheckResult, name: str) -> None:
         self._found[namespace].setdefault(found, {})[name] = None
 
 
 def _native(
     pod: Pod, injection: InjectionRequest, how: StartPolicy, kept: bool
-) -> Iterator[Obstacle]:
+) -> Iterator[CheckResult]:
     if kept and native_sidecars.certain(pod, how):
         yield _KEPT
     else:
@@ -307,7 +314,7 @@ def _native(
         yield _CLASSIC
 
 
-def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
+def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[CheckResult]:
     if any(ending.ends_its_proxy(pod)):
         yield _ENDING
     if injection.asks is not None:
@@ -315,7 +322,8 @@ def _ambient(pod: Pod, injection: InjectionRequest) -> Iterator[Obstacle]:
     # Annotations that our admission wrote are not the author's.
     keys = [] if start_order.on(pod.metadata) else matching_prefixes(pod.metadata, _FOR_SIDECARS)
     if keys:
-        yield Obstacle(
+        yield note(
+            "namespaces",
             Code.NO_EFFECT,
             f"have annotations without effect ({listed(keys)})",
             _TAKE_OUT,

@@ -85,17 +85,19 @@ def _ok(check: str, what: str) -> CheckResult:
     return CheckResult(check, Verdict.OK, what)
 
 
-def _note(
+def note(
     check: str,
     code: Code,
     what: str,
     do: str = "",
     run: Command = NO_COMMAND,
 ) -> CheckResult:
+    """A result with which istio-aux works, but not all of it, or not everywhere."""
     return CheckResult(check, Verdict.NOTE, what, do, code, run=run)
 
 
-def _problem(check: str, code: Code, what: str, do: str, run: Command = NO_COMMAND) -> CheckResult:
+def problem(check: str, code: Code, what: str, do: str, run: Command = NO_COMMAND) -> CheckResult:
+    """The result of a check that found what keeps pods, or istio-aux, from working."""
     return CheckResult(check, Verdict.PROBLEM, what, do, code, run=run)
 
 
@@ -155,7 +157,7 @@ def versions(
     if "ValidatingAdmissionPolicy" in kinds:
         yield _ok("kubernetes", f"API server {server}")
     else:
-        yield _note(
+        yield note(
             "kubernetes",
             Code.OLD_SERVER,
             f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
@@ -167,7 +169,7 @@ def versions(
     elif oldest.capability is Capability.UNKNOWN:
         yield unknown("kubelets", "there is no node")
     else:
-        yield _note(
+        yield note(
             "kubelets",
             Code.OLD_KUBELETS,
             f"{oldest.why}; until then payloads are held",
@@ -180,7 +182,7 @@ def rights(account: str, refused: Sequence[Right]) -> CheckResult:
     if not refused:
         return _ok("rights", f"{account} has all of them")
     lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
-    return _problem(
+    return problem(
         "rights",
         Code.RIGHTS,
         f"{account} may not {lacking}",
@@ -198,7 +200,7 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
             Code.SETTINGS,
         )
     if len(names) > 1:
-        yield _note(
+        yield note(
             "installation",
             Code.SEVERAL,
             f"{listed(names, most=NAMED)}; judged by the settings of the first",
@@ -211,7 +213,7 @@ def installations(names: Sequence[str], problems: Iterable[str]) -> Iterator[Che
 def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[CheckResult]:
     """Report namespaces that several installations select; the keys are names of installations."""
     for names, where in shared.items():
-        yield _problem(
+        yield problem(
             "installation",
             Code.OVERLAP,
             f"{listed(names, ' and ')} select the same namespaces: {listed(where, most=NAMED)}",
@@ -221,7 +223,7 @@ def overlapping(shared: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Che
 
 def unready(configuration: str, service: Service) -> CheckResult:
     """Say that no pod is ready behind the webhook of an installation."""
-    return _problem(
+    return problem(
         "installation",
         Code.NOT_READY,
         f"{configuration}: no pod of Service {service} is ready: new pods are not changed",
@@ -233,10 +235,10 @@ def unready(configuration: str, service: Service) -> CheckResult:
 def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
     """Judge our webhook configuration of this name, and its place before Istio's."""
     if name is None:
-        yield _note("webhook", Code.NOT_INSTALLED, "istio-aux is not installed: no webhook of it")
+        yield note("webhook", Code.NOT_INSTALLED, "istio-aux is not installed: no webhook of it")
         return
     if name not in configurations:
-        yield _problem(
+        yield problem(
             "webhook",
             Code.NO_WEBHOOK,
             f"configuration {name} does not exist: no new pod is changed",
@@ -246,7 +248,7 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
         policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
     if before := sorted_before(name, configurations.values()):
-        yield _note(
+        yield note(
             "webhook order",
             Code.CALLED_LATE,
             f"called before {name}: {listed(before, most=NAMED)}; these injectors do not see"
@@ -316,10 +318,10 @@ def injectors(
                 yield _ok(check, how)
             elif native:
                 do = "see istiod's ENABLE_NATIVE_SIDECARS and template; before Istio 1.24, upgrade"
-                yield _problem(check, Code.NOT_NATIVE, how, do)
+                yield problem(check, Code.NOT_NATIVE, how, do)
             else:
                 do = "nothing: payloads are held until the proxy is ready"
-                yield _note(check, Code.NOT_NATIVE, how, do)
+                yield note(check, Code.NOT_NATIVE, how, do)
             continue
         code, do = _NOT_LIVE[injector.state]
         what = f"{name} is not live: {injector.why}{policy}."
@@ -352,7 +354,7 @@ def namespaces(
     """Judge the selected namespaces; ``selected`` has their labels by name."""
     check = "namespaces"
     if not selected:
-        yield _note(
+        yield note(
             check,
             Code.NONE_SELECTED,
             f"no namespace has the labels {selectors}",
@@ -374,18 +376,22 @@ def namespaces(
         else:
             others.append(name)
     if ambient:
-        what = "labelled for an ambient mesh: only pods that ask for a sidecar have one to wait for"
-        yield _note(check, Code.AMBIENT, f"{what}: {listed(ambient, most=NAMED)}")
+        yield note(
+            check,
+            Code.AMBIENT,
+            "labelled for an ambient mesh: only pods that ask for a sidecar have one to wait for:"
+            f" {listed(ambient, most=NAMED)}",
+        )
     what = "selected, but Istio injects no pod there by itself"
     for name, why in asking[:NAMED]:
-        yield _note(
+        yield note(
             check,
             Code.LABEL_NO_INJECTOR,
             f"{name}: {what}, although its label asks for that: {why}",
             "see which istiod the label names, and its injection policy",
         )
     if others:
-        yield _note(
+        yield note(
             check,
             Code.NOT_INJECTED,
             f"{what}: {listed(others, most=NAMED)}",
@@ -409,7 +415,7 @@ def node_agents(
         for name in not_ready(agents, node):
             lacking.setdefault(name, []).append(node)
     for name, where in lacking.items():
-        yield _problem(
+        yield problem(
             "nodes",
             Code.NO_AGENT,
             f"{name} is not ready on {len(where)} nodes: {listed(where, most=NAMED)}; {harm}",
@@ -429,7 +435,7 @@ def excluded(agents: NodeAgents, ambient: Iterable[str]) -> Iterator[CheckResult
             name for name in ambient if isinstance(config, CniConfig) and name in config.excluded
         ]
         if names:
-            yield _note(
+            yield note(
                 "namespaces",
                 Code.AMBIENT,
                 f"labelled for an ambient mesh, and excluded from it: {listed(names, most=NAMED)}",
@@ -443,11 +449,10 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Ite
     ``namespaces`` has for each why it is not selected, the command that selects it, and how many
     Job-like pods it has.
     """
-    check = "namespaces"
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
         _, _, do = why.rpartition(": ")
-        yield _note(
-            check,
+        yield note(
+            "namespaces",
             Code.NOT_SELECTED,
             f"{name} is injected and not selected; Job-like pods there, whose proxies do not end:"
             f" {number}",
@@ -455,8 +460,8 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Ite
             change,
         )
     if (more := len(namespaces) - NAMED) > 0:
-        yield _note(
-            check,
+        yield note(
+            "namespaces",
             Code.NOT_SELECTED,
             f"and {more} more such namespaces",
             "see all of them",
@@ -510,7 +515,7 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
 def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
     """Name the Jobs whose podFailurePolicy counts exit codes of native sidecars."""
     if jobs:
-        yield _note(
+        yield note(
             "pods",
             Code.COUNTED,
             f"{len(jobs)} Jobs count the exit codes of native sidecars, such as 143 and 137:"
@@ -522,7 +527,7 @@ def counting(jobs: Sequence[str]) -> Iterator[CheckResult]:
 def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
     """Name the pods that failed lately because of their mesh, by the code."""
     for code, names in sorted(pods.items()):
-        yield _note(
+        yield note(
             "pods",
             code,
             f"{len(names)} pods: {code.what}: {listed(names, most=NAMED)}",
@@ -534,7 +539,7 @@ def failures(pods: Mapping[Code, Sequence[str]]) -> Iterator[CheckResult]:
 def cut_off(pods: Counter[str], templates: Counter[str]) -> Iterator[CheckResult]:
     """Report, by workload, pods and templates that lose the network when they end by force."""
     if whose := sorted({*pods, *templates}):
-        yield _note(
+        yield note(
             "pods",
             Code.CUT_OFF,
             f"{pods.total()} pods and {templates.total()} templates beside a classic sidecar have"
@@ -561,7 +566,7 @@ def network(namespace: str, answer: bytes, seconds: float) -> CheckResult:
         if seconds >= 2
         else "refused at once: no ready endpoint, or another certificate"
     )
-    return _problem(
+    return problem(
         "network",
         Code.UNREACHED,
         f"the webhook did not change a pod in namespace {namespace}: {how}",
@@ -574,7 +579,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     """Judge the Lease that elects the leader."""
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
-        return _problem(
+        return problem(
             "lease",
             Code.NO_LEADER,
             f"Lease {name}: no process holds it, so no proxy is told to quit",
@@ -585,7 +590,7 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     except ValueError:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
     if now - renewed > timedelta(seconds=record.lease_duration_seconds or 15) + LATE:
-        return _problem(
+        return problem(
             "lease",
             Code.NO_LEADER,
             f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z",

@@ -172,6 +172,17 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
             yield BadDocument(place, problem(item))
 
 
+def first(text: str, what: str) -> bytes:
+    """The first document of a text as JSON; of none, that of an empty object.
+
+    ValueError: it cannot be read; the message begins with ``what``.
+    """
+    document = next(read(text.encode()), None)
+    if isinstance(document, BadDocument):
+        raise ValueError(f"{what}: {document.why}")  # noqa: TRY004  (of the text, not of a type)
+    return document.body if document else b"{}"
+
+
 def _line(text: bytes) -> int:
     """The line of the first character that is no space; the first line is 1."""
     return text[: len(text) - len(text.lstrip())].count(b"\n") + 1
