@@ -182,10 +182,10 @@ class Installations(msgspec.Struct, frozen=True):
         action, reason = performed(decision, ours.settings.quit)
         if not why or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason)
-        action = "ignore"
         if self.problems or self.gap:
-            action, why, change = "unknown", "; ".join(self.problems) or why, NO_COMMAND
-        return Judgement(ours, facts, decision, action, decision.reason, why, change)
+            why = "; ".join(self.problems) or why
+            return Judgement(ours, facts, decision, "unknown", decision.reason, why)
+        return Judgement(ours, facts, decision, "ignore", decision.reason, why, change)
 
 
 def installations(

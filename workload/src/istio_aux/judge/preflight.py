@@ -402,8 +402,8 @@ def namespaces(
 
 def hangs_alone(pod: Pod, expectation: Expectation) -> bool:
     """Whether the pod is Job-like and has a classic sidecar, or is to get one."""
-    job_like = pod.restart_policy != "Always" and not pod.has_native_proxy
-    return job_like and (pod.has_proxy or bool(expectation.expected))
+    meshed = pod.has_proxy or bool(expectation.expected)
+    return meshed and pod.restart_policy != "Always" and not pod.has_native_proxy
 
 
 def node_agents(
@@ -450,13 +450,12 @@ def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Ite
     Job-like pods it has.
     """
     for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
-        _, _, do = why.rpartition(": ")
         yield note(
             "namespaces",
             Code.NOT_SELECTED,
             f"{name} is injected and not selected; Job-like pods there, whose proxies do not end:"
             f" {number}",
-            do,
+            why.rpartition(": ")[2],
             change,
         )
     if (more := len(namespaces) - NAMED) > 0:
