@@ -40,7 +40,6 @@ from istio_aux.model.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
 T = TypeVar("T")
-Read = Callable[[object], object]
 
 
 class SettingsError(ValueError):
@@ -117,17 +116,6 @@ def seconds(value: object, least: float = 0) -> float:
     raise _unusable(value, f"seconds, as a number of {least:g} or more")
 
 
-def _parsed(
-    parse: Callable[[str], T], expected: str = "a label selector as text"
-) -> Callable[[object], T]:
-    def read(value: object) -> T:
-        if not isinstance(value, str):
-            raise _unusable(value, expected)
-        return parse(value)
-
-    return read
-
-
 def _chosen(text: str) -> selectors.Selector | None:
     """Parse a label selector; an empty text gives None, which selects nothing."""
     return selectors.parse(text) if text.strip() else None
@@ -148,39 +136,27 @@ def matching(
     return read
 
 
+def _parsed(
+    parse: Callable[[str], T], expected: str = "a label selector as text"
+) -> Callable[[object], T]:
+    return matching(".*", expected, lambda match: parse(match[0]))
+
+
+def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
+    return matching("|".join(choices), alternatives(choices), lambda match: choices(match[0]))
+
+
 _LABEL = selectors.DNS_LABEL.pattern
 _SUBDOMAIN = rf"(?!.{{{selectors.LONGEST_NAME + 1}}}){selectors.DNS_SUBDOMAIN.pattern}"
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 _path = matching(r".+", "the path of a file", lambda match: Path(match[0]))
 namespace = matching(_LABEL, "the name of a namespace", lambda match: match[0])
-_configuration = matching(
-    _SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda match: match[0]
-)
-_lease = matching(
-    rf"({_LABEL})/({_SUBDOMAIN})",
-    "NAMESPACE/NAME, such as kubeflow/istio-aux",
-    lambda match: (match[1], match[2]),
-)
-_application = matching(
-    rf"({_LABEL})/({_LABEL})",
-    "NAMESPACE/NAME, such as kubeflow/istio-aux",
-    lambda match: Application(match[1], match[2]),
-)
 _address = matching(
     rf"\[?(.*?)\]?:({_PORT})",
     "HOST:PORT, such as 0.0.0.0:8443",
     lambda match: Address(match[1], int(match[2])),
 )
-
-
-def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
-    def read(value: object) -> Choice:
-        if not isinstance(value, str) or value not in tuple(choices):
-            raise _unusable(value, alternatives(choices))
-        return choices(value)
-
-    return read
 
 
 def _unusable(value: object, expected: str) -> ValueError:
@@ -190,7 +166,7 @@ def _unusable(value: object, expected: str) -> ValueError:
 class Option(NamedTuple):
     """One option: how its value is read, what it means, and the field of `Settings` that has it."""
 
-    read: Read
+    read: Callable[[object], object]
     meaning: str
     field: str = ""  # ``struct.field`` for a field of a nested struct; empty: the option's name.
 
@@ -249,7 +225,7 @@ OPTIONS = {
         "quit_policy.sidecars",
     ),
     "webhook-configuration": Option(
-        _configuration,
+        matching(_SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda match: match[0]),
         "name of our MutatingWebhookConfiguration: report those of Istio that the API server "
         "calls before it (default: not checked)",
     ),
@@ -270,7 +246,11 @@ OPTIONS = {
         "quit_policy.dead_proxy",
     ),
     "lease": Option(
-        _lease,
+        matching(
+            rf"({_LABEL})/({_SUBDOMAIN})",
+            "NAMESPACE/NAME, such as kubeflow/istio-aux",
+            lambda match: (match[1], match[2]),
+        ),
         "`NAMESPACE/NAME` of the Lease that elects the process that acts on pods (default: this "
         "process always acts)",
     ),
@@ -291,7 +271,11 @@ OPTIONS = {
         "read again when it changes",
     ),
     "application": Option(
-        _application,
+        matching(
+            rf"({_LABEL})/({_LABEL})",
+            "NAMESPACE/NAME, such as kubeflow/istio-aux",
+            lambda match: Application(match[1], match[2]),
+        ),
         "`NAMESPACE/NAME` of the application that runs this process: its pods are left alone",
         "repair_policy.ours",
     ),
@@ -337,7 +321,7 @@ def read_published(text: str) -> tuple[Settings, Applications]:
     """Read an annotation `SETTINGS` as strictly as `load`: settings and Juju applications."""
     where = f"annotation {SETTINGS}"
     try:
-        document = _published.decode(text)
+        document = msgspec.json.decode(text, type=dict[str, str | float])
     except UNDECODABLE as error:
         raise SettingsError(f"{where}: not a JSON object of settings: {problem(error)}") from error
     asked, problems = applications.parse(str(document.pop("applications", "")))
@@ -357,27 +341,23 @@ def overlapping(every: Iterable[Settings], labels: Mapping[str, str]) -> list[Se
     return found if len(found) > max(1, len(chosen)) else []
 
 
-_published = msgspec.json.Decoder(dict[str, str | float])
-
-
 def _read(document: Mapping[Any, object], where: str, known: Collection[str]) -> Settings:
     """Return `DEFAULTS` with the values of a document, in which ``known`` keys are allowed."""
     settings = DEFAULTS
     skips = document.get("unknown-keys") == UnknownKeys.SKIP
     for name, value in document.items():
-        if name not in known and skips:
-            settings = msgspec.structs.replace(
-                settings, skipped=(*settings.skipped, one_line(str(name)))
-            )
-            continue
-        if name not in known:
+        if name in known:
+            try:
+                settings = _changed(settings, _field(name), OPTIONS[name].read(value))
+            except ValueError as error:
+                raise SettingsError(f"{where}: {name}: {error}") from error
+        elif skips:
+            skipped = (*settings.skipped, one_line(str(name)))
+            settings = msgspec.structs.replace(settings, skipped=skipped)
+        else:
             raise SettingsError(
                 f"{where}: {one_line(str(name))}: unknown key: expected one of: {', '.join(known)}"
             )
-        try:
-            settings = _changed(settings, _field(name), OPTIONS[name].read(value))
-        except ValueError as error:
-            raise SettingsError(f"{where}: {name}: {error}") from error
     return settings
 
 
