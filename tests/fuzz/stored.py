@@ -208,10 +208,10 @@ def _shown(answers: list[Any]) -> Iterator[str]:
     for output in ("json", "text"):
         with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as stream:
             if explanation:
-                report.show(Output(output), [explanation], report.explain_text)
+                Output(output).show([explanation], report.explain_text)
             for finding in found or ():
                 audit = report.Audit([finding], 1)
-                report.show(Output(output), [finding], report.audit_text, audit=audit, now=NOW.date)
+                Output(output).show([finding], report.audit_text, audit=audit, now=NOW.date)
         yield from stream.buffer.getvalue().decode().split("\n")
 
 

@@ -76,6 +76,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             patch.setattr(sys, "stdout", out.stream)
+            patch.setattr(sys, "__stdout__", out.stream)  # Its size is asked for.
             patch.setattr(sys, "stderr", err.stream)
             try:
                 status = main(argv)

@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.cli import report, terminal
-from istio_aux.cli.output import Output
+from istio_aux.cli import report
+from istio_aux.cli.output import Output, Terminal, age
 from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit
-from istio_aux.cli.terminal import Terminal
 from istio_aux.judge.installation import Installations
 from istio_aux.model.findings import Code
 from istio_aux.model.found import Found
@@ -111,7 +110,7 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
         held(8, owner="TFJob/large", since=NOON - timedelta(days=1)),
         held(1, state="blocked", by=("vault",), fix="sidecars: vault=ignore", owner="Job/kept"),
         finding("lost", name="lost"),
-        finding("unmeshed", owner="StatefulSet/web", restart=RESTART),
+        finding("unmeshed", owner="StatefulSet/web", fix="restart it", restart=RESTART),
     ]
     shown = page(Audit(found, 40), NOON)
     text = " ".join(re.sub("<style>.*</style>|<[^>]*>", " ", shown, flags=re.DOTALL).split())
@@ -225,9 +224,9 @@ def test_the_jobs_that_a_cronjob_piles_up_are_one_row_by_its_name() -> None:
 def output(audit: Audit, kind: str, *, holders: bool = False) -> bytes:
     with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as stream:
         if holders:
-            report.show(Output(kind), audit.holders(), report.holders_text, audit=audit)
+            Output(kind).show(audit.holders(), report.holders_text, audit=audit)
         else:
-            report.show(Output(kind), audit.findings, report.audit_text, audit=audit, now=NOON)
+            Output(kind).show(audit.findings, report.audit_text, audit=audit, now=NOON)
     return stream.buffer.getvalue()
 
 
@@ -285,14 +284,14 @@ def test_restarts_name_the_installation_whose_settings_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "age"),
+    ("seconds", "shown"),
     [
         (-3, "0s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"),
         (172800, "2d"), (700000000, "8101d"),
     ],
 )  # fmt: skip
-def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, age: str) -> None:
-    assert terminal.age(NOON - timedelta(seconds=seconds), NOON) == age
+def test_ages_are_written_in_the_largest_unit_that_says_enough(seconds: int, shown: str) -> None:
+    assert age(NOON - timedelta(seconds=seconds), NOON) == shown
 
 
 # As users run it, and `explain` of a cluster's pods.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from istio_aux.cli import main
 from istio_aux.cli.commands import parser
-from istio_aux.cli.terminal import Cell, Style, Terminal
+from istio_aux.cli.output import Cell, Style, Terminal
 from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
 from unit.rules.pods import RECORDS, RUNNING, document, exited
@@ -499,12 +499,18 @@ def test_a_reason_wraps_in_its_column_or_below_its_row_if_that_is_too_narrow() -
     [(0, {}, None), (90, {}, 90), (90, {"COLUMNS": "40"}, 40), (90, {"COLUMNS": "0"}, 90)],
 )
 def test_a_table_fits_the_width_that_is_known(
-    columns: int, environ: dict[str, str], width: int | None
+    columns: int, environ: dict[str, str], width: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pseudo-terminal that nobody has given a size says 0: all is shown."""
     screen = Screen(columns)
     rows = [[Cell("a"), Cell("b " * 300)]]
-    lines = list(Terminal.of(screen.stream, environ).table("", rows))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen.stream)
+        patch.setattr(sys, "__stdout__", screen.stream)
+        lines = list(Terminal.stdout().table("", rows))
     screen.close()
     longest = max(map(len, lines))
     assert (longest > 600) if width is None else (width - 2 <= longest <= width)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.cli.output import Output
+from istio_aux.cli.output import Output, Terminal
 from istio_aux.cli.page import page
 from istio_aux.cli.report import Audit, audit_text
-from istio_aux.cli.terminal import Terminal
 from istio_aux.model.text import command, commands
 from msgspec.structs import replace
 from sizes import ROOT
@@ -87,4 +86,4 @@ def test_only_one_function_makes_commands() -> None:
     files = [*(ROOT / "workload/src").rglob("*.py")]
     made = [str(file) for file in files if re.search(r"\bCommand\(", file.read_text())]
     assert [file.rpartition("/")[2] for file in made] == ["text.py"]
-    assert Output().reached_by(context="a b").flags == " --context 'a b'"
+    assert Output.reached_by("text", context="a b").flags == " --context 'a b'"

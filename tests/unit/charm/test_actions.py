@@ -182,7 +182,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert said == "team-a/web-0: wait: main runs"
     given = understood(unit)
     assert (given.namespace, given.targets) == ("team-a", ["pod/web-0"])
-    assert (given.output.format, str(given.kubeconfig)) == ("text", workload.KUBECONFIG)
+    assert (given.output, str(given.kubeconfig)) == ("text", workload.KUBECONFIG)
     assert str(given.config.settings.pod_selector) == "team=a"
     rules = given.config.settings.quit_policy.sidecars
     assert [rule.container for rule in rules] == ["vault-agent", "daprd"]
@@ -225,7 +225,7 @@ def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Un
     )
     assert json.loads(found["json"])[0] == FAR
     given = understood(unit)
-    assert (given.output.format, str(given.kubeconfig)) == ("json", workload.KUBECONFIG)
+    assert (given.output, str(given.kubeconfig)) == ("json", workload.KUBECONFIG)
     assert run_check(unit, LIVE, {**FAR, "result": "note"})["works"] == "true"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.cli import report
-from istio_aux.cli.terminal import Terminal
+from istio_aux.cli.output import Terminal
 from istio_aux.injector.capture import Agent
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.rules import ControlPlanes, Injector

@@ -64,8 +64,7 @@ async def check(client: Client, request: workloads.ClusterRequest) -> int:
         )
     every = preflight.combined(every)
     found = [preflight.bounded(each) for each in every if each.code not in request.ignore]
-    report.show(
-        request.output,
+    request.output.show(
         found,
         report.check_text,
         to=request.to,

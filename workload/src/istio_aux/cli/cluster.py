@@ -258,10 +258,9 @@ async def resolved(client: Client, request: workloads.ClusterRequest) -> workloa
 def show_audit(pods: report.Audit, request: workloads.ClusterRequest, now: datetime) -> int:
     """Print an answer of `audit`, as of ``now``; return the exit status."""
     if request.holders:
-        report.show(request.output, pods.holders(), report.holders_text, audit=pods)
+        request.output.show(pods.holders(), report.holders_text, audit=pods)
     else:
-        report.show(
-            request.output,
+        request.output.show(
             pods.findings,
             report.audit_text,
             audit=pods,

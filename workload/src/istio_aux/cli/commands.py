@@ -13,11 +13,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from istio_aux import revision, settings
 from istio_aux.cli import files, report
-from istio_aux.cli.output import FORMATS, Output
+from istio_aux.cli.output import FORMATS, Output, read_format, read_unnamed
 from istio_aux.cli.texts import TEXTS
 from istio_aux.judge.installation import Installation, Judgement
 from istio_aux.model import applications, findings, selectors
@@ -25,14 +25,10 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.text import one_line, quoted
 
-if TYPE_CHECKING:  # It brings the client, which files do not need.
-    from istio_aux.cli.workloads import Answer, ClusterRequest
-
 _Run = Callable[[argparse.Namespace], int]
 
 FAULT = "a fault of istio-aux"  # Prefix of the line about an exception that no command expects.
 
-_WIDEST = 100  # Columns: longer lines are hard to read.
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
 
 
@@ -47,15 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(parser())
     root = parser()
     args, unknown = root.parse_known_args(_command_first(sys.argv[1:] if argv is None else argv))
-    if "run" not in args:
-        if unknown:
-            root.error(f"unrecognized arguments: {' '.join(unknown)}")
-        root.print_help()
-        return 0
     if unknown:  # `parse_args` would show the usage of all commands, not of this one.
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if not args.command:
+        root.print_help()
+        return 0
     if "output" in args and "context" in args:
-        args.output = args.output.reached_by(kubeconfig=args.kubeconfig, context=args.context)
+        args.output = Output.reached_by(
+            args.output, kubeconfig=args.kubeconfig, context=args.context
+        )
     if getattr(args, "all_namespaces", False):  # It overrides -n, as for kubectl.
         args.namespace = None
     try:
@@ -86,55 +82,56 @@ def _explain(args: argparse.Namespace) -> int:
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
     status, shown, kept = 0, False, list[report.Explanation]()
+    at_once = args.output.format in {"text", "json"}  # Show each pod before the next is known.
 
     def show(pod: Pod, judged: Judgement, **facts: Any) -> None:
         nonlocal shown
         explained = report.explain(pod, judged, ignore=args.ignore, **facts)
-        if not args.output.at_once:
+        if not at_once:
             kept.append(explained)
             return
         if shown and args.output.format == "text":
             report.write("")
-        report.show(args.output, [explained], report.explain_text)
+        args.output.show([explained], report.explain_text)
         shown = True
 
     if args.files:
         status = files.explain(args.files, args.config or Installation(), args.sidecars, show)
     if live:
-        from istio_aux.cli import cluster  # noqa: PLC0415 - it brings the client
+        from istio_aux.cli import cluster, workloads  # noqa: PLC0415 - they bring the client
 
-        status = max(status, _ask(partial(cluster.explain, show=show), args))
-    if not args.output.at_once:
-        report.show(args.output, kept, report.explain_text)
+        answer, request = partial(cluster.explain, show=show), workloads.ClusterRequest.of(args)
+        status = max(status, cluster.run(answer, request, patient=True))
+    if not at_once:
+        args.output.show(kept, report.explain_text)
     return status
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from istio_aux.cli import cluster, snapshot  # noqa: PLC0415 - as above
+    from istio_aux.cli import snapshot, workloads  # noqa: PLC0415 - as above
 
     if args.files and args.targets:
         args.parser.error("expected TARGETs or -f FILE, not both")
     if args.files:
-        return snapshot.audit(args.files, _request(args))
-    return _ask(cluster.audit, args)
+        return snapshot.audit(args.files, workloads.ClusterRequest.of(args))
+    return _ask(args)
 
 
-def _check(args: argparse.Namespace) -> int:
-    from istio_aux.cli import check  # noqa: PLC0415 - as above
+def _ask(args: argparse.Namespace) -> int:
+    """Ask a cluster; return the exit status."""
+    from istio_aux.cli import check, cluster, once, workloads  # noqa: PLC0415 - as above
 
-    return _ask(check.check, args)
-
-
-def _quit(args: argparse.Namespace) -> int:
-    from istio_aux.cli import once  # noqa: PLC0415 - as above
-
-    return _ask(once.free, args, patient=False)
-
-
-def _restart_unmeshed(args: argparse.Namespace) -> int:
-    from istio_aux.cli import once  # noqa: PLC0415 - as above
-
-    return _ask(once.restart_unmeshed, args, patient=False)
+    answers: dict[str, workloads.Answer] = {
+        "audit": cluster.audit,
+        "check": check.check,
+        "quit": once.free,
+        "restart-unmeshed": once.restart_unmeshed,
+    }
+    return cluster.run(
+        answers[args.command],
+        workloads.ClusterRequest.of(args),
+        patient="dry_run" not in args,  # Controllers try again themselves.
+    )
 
 
 def _mutate(args: argparse.Namespace) -> int:
@@ -163,21 +160,6 @@ def _completion(args: argparse.Namespace) -> int:
 
     report.write(shellcode(["istio-aux"], shell=args.shell).strip())
     return 0
-
-
-def _ask(answer: Answer, args: argparse.Namespace, *, patient: bool = True) -> int:
-    """Ask a cluster; return the exit status."""
-    from istio_aux.cli import cluster  # noqa: PLC0415 - as above
-
-    return cluster.run(answer, _request(args), patient=patient)
-
-
-def _request(args: argparse.Namespace) -> ClusterRequest:
-    """The request of a command about a cluster, or about files in its place."""
-    from istio_aux.cli.workloads import ClusterRequest  # noqa: PLC0415 - as above
-
-    fields = ClusterRequest.__struct_fields__
-    return ClusterRequest(**{each: value for each, value in vars(args).items() if each in fields})
 
 
 class _Version(argparse.Action):
@@ -221,11 +203,11 @@ _CHOICE = re.compile("argument COMMAND: invalid choice: '(.*?)'")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line; in its result ``run`` is the function of the command."""
+    """The parser of the command line; in its result ``run`` is the function of the ``command``."""
     layout = partial(
         argparse.RawDescriptionHelpFormatter,
         max_help_position=26,
-        width=min(shutil.get_terminal_size().columns, _WIDEST),
+        width=min(shutil.get_terminal_size().columns, 100),  # Longer lines are hard to read.
     )
     root = _Parser(
         prog=_program(),
@@ -239,7 +221,8 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--debug", action="store_true", help="print the trace of a fault of istio-aux"
     )
-    add = root.add_subparsers(title="commands", metavar="COMMAND").add_parser
+    root.set_defaults(parser=root)
+    add = root.add_subparsers(title="commands", metavar="COMMAND", dest="command").add_parser
     for name, (run, arguments, changes) in _COMMANDS.items():
         summary, epilog = TEXTS[name]
         command = add(
@@ -255,14 +238,8 @@ def parser() -> argparse.ArgumentParser:
             flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
             given = _ARGUMENTS.get(each) or _option(each)
             at = either if each in {"yes", "dry-run"} else command
-            added = at.add_argument(*flags, **{**given, **changes.get(each, {})})
-            if each == "output" and not added.choices:
-                vars(added)["completer"] = _formats  # argcomplete reads this.
+            at.add_argument(*flags, **{**given, **changes.get(each, {})})
     return root
-
-
-def _formats(**_asked: object) -> tuple[str, ...]:
-    return FORMATS
 
 
 def _option(name: str) -> dict[str, Any]:
@@ -304,21 +281,6 @@ def _config(path: str) -> Installation:
 
 _NAME = "[A-Za-z0-9][-.A-Za-z0-9]*"
 
-_target = settings.matching(
-    f"(?:{_NAME}/)?{_NAME}",
-    "TYPE/NAME, the name of a pod, or a TYPE",
-    lambda found: found[0],
-)
-_user = settings.matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0])
-_count = settings.matching(
-    "0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0])
-)
-_capability = settings.matching(
-    "unasked|native|classic",
-    "unasked, native or classic",
-    lambda found: Capability(found[0]),
-)
-
 
 def _value(metavar: str, read: Callable[[str], Any], about: str, **more: Any) -> dict[str, Any]:
     return {"metavar": metavar, "type": _checked(read), "help": about, **more}
@@ -345,7 +307,11 @@ _SHORT = {
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "targets": _value(
         "TARGET",
-        _target,
+        settings.matching(
+            f"(?:{_NAME}/)?{_NAME}",
+            "TYPE/NAME, the name of a pod, or a TYPE",
+            lambda found: found[0],
+        ),
         "TYPE/NAME, such as job/x; TYPE NAME; a pod, NAME or NAMESPACE/NAME; or a TYPE",
         nargs="*",
     ),
@@ -362,9 +328,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "sidecars": {**_option("sidecars"), "default": None},
     "output": _value(
         "FORMAT",
-        Output.read,
+        read_format,
         "text, wide (a row for each pod, with its node), json (one object a line), yaml or name "
         "(default: %(default)s)",
+        choices=FORMATS,  # `read_format` refuses others: these are for argcomplete.
         default="text",
     ),
     "all-namespaces": _flag("all namespaces"),
@@ -387,7 +354,12 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "overrides the settings; default: $KUBECONFIG, else ~/.kube/config, else the pod's own",
     ),
     "context": _value("NAME", str, "the context of the kubeconfig; default: its current one"),
-    "as": _value("USER", _user, "ask as this user (impersonation), as for kubectl", dest="user"),
+    "as": _value(
+        "USER",
+        settings.matching(r"[^\x00-\x1f\x7f-\x9f]+", "the name of a user", lambda found: found[0]),
+        "ask as this user (impersonation), as for kubectl",
+        dest="user",
+    ),
     "config": _value(
         "FILE",
         _config,
@@ -414,12 +386,23 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         default=300.0,
         dest="patience",
     ),
-    "limit": _value("N", _count, "how many pods to restart at most (default: 10)", default=10),
+    "limit": _value(
+        "N",
+        settings.matching(
+            "0*[1-9][0-9]{0,8}", "a number of 1 or more", lambda found: int(found[0])
+        ),
+        "how many pods to restart at most (default: 10)",
+        default=10,
+    ),
     "report": _value("FILE", Path, "write also a page of HTML for people without a cluster"),
     "holders": _flag("show only what keeps pods, and what these pods request"),
     "capability": _value(
         "unasked|native|classic",
-        _capability,
+        settings.matching(
+            "unasked|native|classic",
+            "unasked, native or classic",
+            lambda found: Capability(found[0]),
+        ),
         "what cluster and Istio do: sidecars are native unasked, or where a pod asks for that, or "
         "only classic, which hold the payload back (default: classic)",
         default=Capability.CLASSIC,
@@ -435,17 +418,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 _CLUSTER = "config kubeconfig context as"  # How to reach a cluster, and whose settings count.
 _OF_PODS = "namespace all-namespaces"
-_GIVEN = {
-    "help": "output of kubectl get, JSON or YAML, instead of a cluster; - is stdin",
-}
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
-_CHANGED = {
-    "type": str,
-    "metavar": None,
-    "choices": ["yaml", "json", "diff"],
-    "default": "yaml",
-    "help": "diff: what would change (default: yaml); a review is answered in json",
-}
 _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "explain": (
         _explain,
@@ -458,7 +431,16 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "mutate": (
         _mutate,
         "file output capability pod-selector inject-selector start-mode peers sidecars",
-        {"file": {"required": True}, "output": _CHANGED},
+        {
+            "file": {"required": True},
+            "output": {
+                "type": str,
+                "metavar": None,
+                "choices": ["yaml", "json", "diff"],
+                "default": "yaml",
+                "help": "diff: what would change (default: yaml); a review is answered in json",
+            },
+        },
     ),
     "serve": (
         _serve,
@@ -468,26 +450,30 @@ _COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
     "audit": (
         _audit,
         f"targets file {_OF_PODS} selector output holders report ignore {_CLUSTER}",
-        {"file": _GIVEN},
+        {
+            "file": {
+                "help": "output of kubectl get, JSON or YAML, instead of a cluster; - is stdin",
+            }
+        },
     ),
     "check": (
-        _check,
+        _ask,
         f"pre to timeout ignore output namespace-selectors {_CLUSTER}",
         {
             "output": {
-                "type": _checked(Output.unnamed),
+                "type": _checked(read_unnamed),
                 "help": "text, wide (nothing is cut), json or yaml (default: text)",
             }
         },
     ),
     "quit": (
-        _quit,
+        _ask,
         f"targets namespace timeout all-namespaces selector yes dry-run output {_CLUSTER} sidecars",
         {"namespace": _HERE, "timeout": {"default": 120.0}},
     ),
     "completion": (_completion, "shell", {}),
     "restart-unmeshed": (
-        _restart_unmeshed,
+        _ask,
         f"targets limit timeout yes dry-run namespace all-namespaces output {_CLUSTER}",
         {},
     ),

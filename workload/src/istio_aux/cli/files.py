@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from istio_aux.cli import report
-from istio_aux.cli.terminal import Cell, Style, Terminal
+from istio_aux.cli.output import Cell, Style, Terminal
 from istio_aux.judge.installation import Installation, Installations
 from istio_aux.model import documents, templates
 from istio_aux.model.findings import Code
@@ -210,7 +210,7 @@ def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
         report.write(documents.to_yaml(mutated).rstrip())
     else:
         old, new = (documents.to_yaml(each).splitlines() for each in (given, mutated))
-        terminal = Terminal.of(sys.stdout)
+        terminal = Terminal.stdout()
         styles = {"+": Style.GOOD, "-": Style.BAD, "@": Style.FAINT}
         for line in difflib.unified_diff(old, new, "given", "admitted", lineterm=""):
             report.write(terminal.paint(Cell(line, styles.get(line[:1], Style.PLAIN))))

@@ -174,8 +174,7 @@ class _FreeRun:
         if self._hung and not (dry_run or forbidden):
             forbidden = await self._free(scope)
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
-        report.show(
-            self._request.output,
+        self._request.output.show(
             found,
             report.quits_text,
             dry_run=dry_run,
@@ -368,9 +367,8 @@ async def _restart(
             over = await until(lambda: repair.finished, remaining())
             await repair.stop(_END)
             await events.sent(_END)
-    report.show(
-        request.output,
-        _restarts(repair, done, request),
+    request.output.show(
+        [*_restarts(repair, done, request)],
         report.restarts_text,
         dry_run=dry_run,
         installation=ours.name,

@@ -11,8 +11,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from istio_aux.cli.output import age, minute
 from istio_aux.cli.report import Audit, Row, by_owner, earliest
-from istio_aux.cli.terminal import age, minute
 from istio_aux.judge.pods import free
 from istio_aux.model.found import HELD, Found
 from istio_aux.model.resources import Requests, total
@@ -35,16 +35,13 @@ _HOLDS_NOTHING = {"failed": "", "lost": "in use", "unmeshed": "in use"}
 def _to_do(row: Row) -> tuple[str, Command]:
     """What to do, and the command for it."""
     first: Found = row.pods[0]
-    none = NO_COMMAND
-    if row.word == "unmeshed":
+    if first.fix:
         return first.fix, first.restart
     if row.word == "lost":
-        return "Delete it and apply it again: it cannot finish its work.", none
-    if first.fix:
-        return first.fix, none
+        return "Delete it and apply it again: it cannot finish its work.", NO_COMMAND
     if row.word == "stuck" and not first.by:
         if first.action == "quit":
-            return "Nothing: istio-aux is about to end its proxy.", none
+            return "Nothing: istio-aux is about to end its proxy.", NO_COMMAND
         return "End its proxy now:", free(row.namespace, row.owner)
     look = command("istio-aux explain -n {} {}", row.namespace, row.owner)
     return "Look at its containers:", look

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
@@ -16,8 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from istio_aux.cli import sentences
-from istio_aux.cli.output import Output
-from istio_aux.cli.terminal import COLOURS, Cell, Style, Terminal, age, minute
+from istio_aux.cli.output import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installations, Judgement
@@ -30,7 +29,7 @@ from istio_aux.model.names import REPOSITORY
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.sidecars import REMEDY
-from istio_aux.model.text import NO_COMMAND, listed, printable, printable_json
+from istio_aux.model.text import listed, printable, printable_json
 from istio_aux.quit.rules import Wait
 from istio_aux.repair.rules import (
     RepairAction,
@@ -103,30 +102,28 @@ def explain(
     """
     decision = judged.decision
     found = judge(pod, judged, meshed, notes)
-    first = found[0] if found and found[0].state else None
+    first = found[0] if found and found[0].state else about(pod)
     reason = sentences.cause(judged.facts, decision, judged.reason) + held
     waits = start and isinstance(decision, Wait) and not decision.blocked_by
     if waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    restart = NO_COMMAND
-    if meshed:
-        reason, restart = sentences.outside(pod, meshed[0], reason)
-    free = first.free if first else NO_COMMAND
-    if first and first.code == str(Code.KEPT) and not first.fix:
+    reason, restart = sentences.outside(pod, meshed and meshed[0], reason)
+    free = first.free
+    if first.code == str(Code.KEPT) and not first.fix:
         reason += f"; if {listed(first.by)} does no work of yours, {REMEDY}"
         free = sentences.delete(pod)
-    if first and first.state == "failed":
+    if first.state == "failed":
         reason = "; ".join(filter(None, (first.reason, first.fix)))
     told = [each for each in found if each.code not in ignore]
     starts = (_line(it) for it in told if not (it.state or it.code in _NOT_OF_THE_START))
-    shown = first if first and first in told else about(pod)
+    shown = first if first in told else about(pod)
     explained: dict[str, Any] = {
         **msgspec.structs.asdict(shown),
         "action": judged.action,
         "reason": reason,
         "containers": judged.facts.table,
         "left_out": judged.left_out,
-        "change": selects(first.state if first else "", judged),
+        "change": selects(first.state, judged),
         "restart": restart,
         "free": free,
     }
@@ -147,19 +144,6 @@ _NOT_OF_THE_START = {*_OF_THE_END, Code.MESH_UNKNOWN}
 
 def _line(found: Found) -> str:
     return f"{found.code}: {found.reason}"
-
-
-def show(
-    output: Output,
-    items: Iterable[msgspec.Struct],
-    text: Callable[..., str],
-    **facts: object,
-) -> None:
-    """Print the items of an answer in the format of ``output``.
-
-    ``text`` makes text of the items, the `Terminal` of stdout and the ``facts``.
-    """
-    output.show([*items], text, facts, sys.stdout)
 
 
 def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str:
@@ -215,16 +199,22 @@ def audit_text(
 
     Ages count until ``now``.
     """
-    columns = (
-        _NAMESPACE,
-        _NAME,
-        _PODS,
-        Column("STATE", lambda row: row.word),
-        Column("CODE", lambda row: min(pod.code for pod in row.pods)),
-        Column("AGE", lambda row: age(earliest(pod.created for pod in row.pods), now)),
-        Column("SINCE", lambda row: minute(row.since)),
-        Column("NODE", lambda row: row.pods[0].node or "none", wide=True),
-        _REASON,
+    table = terminal.table(
+        f"NAMESPACE NAME PODS STATE CODE AGE SINCE {'NODE ' if terminal.wide else ''}REASON",
+        [
+            (
+                row.namespace,
+                row.owner,
+                str(len(row.pods)),
+                row.word,
+                min(pod.code for pod in row.pods),
+                age(earliest(pod.created for pod in row.pods), now),
+                minute(row.since),
+                *([row.pods[0].node or "none"] if terminal.wide else []),
+                row.reason,
+            )
+            for row in by_owner(findings, "state")
+        ],
     )
     counted = Counter(finding.state for finding in findings)
     counts = [
@@ -242,8 +232,7 @@ def audit_text(
     if names := audit.installations.names:
         summary = f"installation: {listed(names)}; {summary}"
     return _sections(
-        _table(terminal, columns, by_owner(findings, "state"))
-        or [f"no pod hangs or lacks its sidecar {audit.among}"],
+        table or [f"no pod hangs or lacks its sidecar {audit.among}"],
         _most([each.text for each in audit.holders()], "holders", terminal),
         sentences.left_out(findings, terminal, narrowed=audit.narrowed),
         sentences.unmeshed(findings, terminal),
@@ -311,10 +300,9 @@ def restarts_text(
         zeros=True,
     )
     return _sections(
-        _table(
-            terminal,
-            _RESTARTS,
-            [Row(it.namespace, it.name, it.outcome, it.reason, [it]) for it in verdicts],
+        terminal.table(
+            "NAMESPACE NAME OUTCOME REASON",
+            [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts],
         )
         or [f"no pod lacks its sidecar {among}"],
         [where + counts, *(["nothing is changed yet: add --yes"] if planned else [])],
@@ -342,7 +330,20 @@ def quits_text(
     if "freed" in outcomes:
         summary.append(NEXT_TIME)
     return _sections(
-        _table(terminal, _QUITS, by_owner(verdicts, "outcome")),
+        terminal.table(
+            "NAMESPACE NAME PODS OUTCOME REQUESTS REASON",
+            [
+                (
+                    row.namespace,
+                    row.owner,
+                    str(len(row.pods)),
+                    row.word,
+                    _requested(row),
+                    row.reason + _waited(row),
+                )
+                for row in by_owner(verdicts, "outcome")
+            ],
+        ),
         summary,
     )
 
@@ -396,10 +397,8 @@ def _sections(*parts: Sequence[str]) -> str:
 
 def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
     """The first texts, and how many more there are."""
-    shown = [*texts[:MOST]]
-    if (more := len(texts) - MOST) > 0:
-        shown.append(f"and {more} more {what}")
-    return [line for text in shown for line in terminal.beside("", 0, Cell(text))]
+    more = [f"and {len(texts) - MOST} more {what}"] if len(texts) > MOST else []
+    return [line for text in (*texts[:MOST], *more) for line in terminal.beside("", 0, Cell(text))]
 
 
 def _requested(row: Row) -> str:
@@ -412,36 +411,6 @@ def _waited(row: Row) -> str:
     seconds = {round(each.seconds) for each in row.pods if each.seconds is not None}
     most = "up to " if len(seconds) > 1 else ""
     return f", {most}{max(seconds)} s after the payload" if seconds else ""
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A column of a list: what it says of a row, and whether only `-o wide` has it."""
-
-    title: str
-    says: Callable[[Row], str]
-    wide: bool = False
-
-
-_NAMESPACE = Column("NAMESPACE", lambda row: row.namespace)
-_NAME = Column("NAME", lambda row: row.owner)
-_PODS = Column("PODS", lambda row: str(len(row.pods)))
-_OUTCOME = Column("OUTCOME", lambda row: row.word)
-_REASON = Column("REASON", lambda row: row.reason)
-_RESTARTS = (_NAMESPACE, _NAME, _OUTCOME, _REASON)
-_QUITS = (
-    _NAMESPACE,
-    _NAME,
-    _PODS,
-    _OUTCOME,
-    Column("REQUESTS", _requested),
-    Column("REASON", lambda row: row.reason + _waited(row)),
-)
-
-
-def _table(terminal: Terminal, columns: Iterable[Column], rows: Iterable[Row]) -> list[str]:
-    shown = [each for each in columns if terminal.wide or not each.wide]
-    titles = " ".join(each.title for each in shown)
-    return terminal.table(titles, [[each.says(row) for each in shown] for row in rows])
 
 
 def write(text: str) -> None:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from istio_aux.cli.terminal import Cell, Style, Terminal
+from istio_aux.cli.output import Cell, Style, Terminal
 from istio_aux.judge.pods import mesh_again
 from istio_aux.model import owners
 from istio_aux.model.answers import MOST
@@ -51,15 +51,17 @@ def delete(pod: Pod) -> Command:
     """The command that deletes the Job of a pod, or a pod without an owner; else none."""
     about = pod.metadata
     maker = owners.controller(about)
-    if maker is None:
-        return command("kubectl delete pod {} -n {}", about.name, about.namespace)
-    is_job = owners.controls(maker, about.name).is_job
-    what = maker.kind.lower(), maker.name, about.namespace
-    return command("kubectl delete {} {} -n {}", *what) if is_job else NO_COMMAND
+    if maker and not owners.controls(maker, about.name).is_job:
+        return NO_COMMAND
+    kind, name = (maker.kind.lower(), maker.name) if maker else ("pod", about.name)
+    return command("kubectl delete {} {} -n {}", kind, name, about.namespace)
 
 
-def outside(pod: Pod, meshed: RepairAction, reason: str) -> tuple[str, Command]:
-    """Why a pod is or may be outside its mesh, else ``reason``; and the command to restart it."""
+def outside(pod: Pod, meshed: RepairAction | None, reason: str) -> tuple[str, Command]:
+    """Why a pod is or may be outside its mesh, else ``reason``; and the command to restart it.
+
+    ``meshed`` is None if nobody asked.
+    """
     if isinstance(meshed, NotKnown):
         return f"{reason}; not known whether the pod is in its mesh: {meshed.reason}", NO_COMMAND
     if not isinstance(meshed, ReportUnmeshed):

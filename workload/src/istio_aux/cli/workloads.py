@@ -8,6 +8,7 @@ CronJob. Rights in one namespace are enough.
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -21,7 +22,7 @@ from contextlib import suppress
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -84,6 +85,12 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     pre: bool = False  # Whether istio-aux is still to be installed.
     to: str = ""  # The target of a move: see `judge.moving`.
     ignore: Collection[str] = ()  # Codes of findings to leave out.
+
+    @classmethod
+    def of(cls, arguments: Namespace) -> Self:
+        """Make the request of parsed arguments, about a cluster or about files in its place."""
+        fields = cls.__struct_fields__
+        return cls(**{each: value for each, value in vars(arguments).items() if each in fields})
 
     def wants(self, uid: str) -> bool:
         """Whether a pod is one of the targets, if there are any."""
