@@ -145,9 +145,8 @@ async def _listen(stack: AsyncExitStack, application: web.Application, address: 
     runner = web.AppRunner(application, shutdown_timeout=IN_FLIGHT)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    server = runner.server
-    assert server, "it is there after setup"
-    listener = Listener(server, STATUS)
+    assert runner.server, "it is there after setup"
+    listener = Listener(runner.server, STATUS)
     where = await listener.listen(address.host, address.port)
     stack.push_async_callback(listener.close, 0)
     return str(Address(*where))

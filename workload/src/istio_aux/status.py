@@ -24,6 +24,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from istio_aux.kube.clock import now
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import run_cooperatively
 from istio_aux.model import answers
@@ -37,13 +38,11 @@ T = TypeVar("T")
 
 KEPT, RARELY, LONGEST = 1.0, 20, 10.0
 """Seconds that a result is cached: `RARELY` times as long as it took, from `KEPT` to `LONGEST`."""
-METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
 KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.
 POLL = 0.5  # Seconds between two readings of the status.
 GAP = 10.0  # Seconds between two notices.
 DEADLINE = 5.0  # Seconds for Pebble's answer.
-RETRY = (0.2, 5.0)  # Seconds before the second attempt, and the most before any later one.
 
 
 def shown_by_charm(status: answers.ProcessStatus) -> tuple[object, ...]:
@@ -118,12 +117,11 @@ class Kept(Generic[T]):
 
     async def __call__(self) -> T:
         """Return the cached result, or do the work now if that has expired."""
-        clock = asyncio.get_running_loop().time
         async with self._turn:
-            if self._result is None or clock() >= self._until:
-                began = clock()
+            if self._result is None or now() >= self._until:
+                began = now()
                 self._result = await run_cooperatively(self._work())
-                self._until = clock() + min(max(KEPT, RARELY * (clock() - began)), LONGEST)
+                self._until = now() + min(max(KEPT, RARELY * (now() - began)), LONGEST)
             return self._result
 
 
@@ -180,7 +178,8 @@ def application(
         )
 
     async def show_metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=await kept_metrics(), headers={"Content-Type": METRICS})
+        kind = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
+        return web.Response(body=await kept_metrics(), headers={"Content-Type": kind})
 
     async def last(_request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()  # Probes and scrapes need one request a connection.
@@ -210,15 +209,15 @@ async def send_notices(
     """Notify the Pebble on ``socket`` now, and whenever the status that the charm shows changes."""
     connector = aiohttp.UnixConnector(str(socket), force_close=True)
     timeout = aiohttp.ClientTimeout(total=DEADLINE)
-    backoff, clock = Backoff(*RETRY), asyncio.get_running_loop().time
+    backoff = Backoff(0.2, 5.0)
     notified, allowed, trouble = None, 0.0, ""
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         while True:
             shown, pause = shown_by_charm(await status()), poll
-            if shown != notified and clock() >= allowed:
+            if shown != notified and now() >= allowed:
                 before, trouble = trouble, await _notify(session)
                 if not trouble:
-                    notified, allowed = shown, clock() + gap
+                    notified, allowed = shown, now() + gap
                     backoff.reset()
                 else:
                     pause = backoff.next()

@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
-from istio_aux.kube.clock import TIMING, Timing
+from istio_aux.kube.clock import TIMING, Timing, now
 from istio_aux.kube.errors import Backoff
 
 _POLL = 0.1  # Seconds between two checks of a condition.
@@ -38,19 +38,20 @@ class Slot:
 
     def __init__(self, slots: Slots, place: Place) -> None:
         self._slots, self._place = slots, place
-        self._loop = asyncio.get_running_loop()
-        self._since, self._held = self._loop.time(), True
+        self._since, self._held = now(), True
         self._timer: asyncio.TimerHandle | None = None
 
     def give_back_after(self, seconds: float, charge: float) -> None:
         """Free the slot after ``seconds``, even if the attempt goes on; it costs ``charge``."""
-        self._timer = self._timer or self._loop.call_later(seconds, self._give_back, charge)
+        self._timer = self._timer or asyncio.get_running_loop().call_later(
+            seconds, self._give_back, charge
+        )
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The attempt is over."""
         if self._timer:
             self._timer.cancel()
-        self._give_back(self._loop.time() - self._since)
+        self._give_back(now() - self._since)
 
     def _give_back(self, charge: float) -> None:
         if self._held:
@@ -85,11 +86,8 @@ class Slots:
             else:
                 self.give_back(place, 0.0)
             raise
-        slot = Slot(self, place)
-        try:
+        with closing(Slot(self, place)) as slot:
             yield slot
-        finally:
-            slot.end()
 
     def give_back(self, place: Place, charge: float) -> None:
         """Free a slot of the place, which used it for ``charge`` seconds."""
@@ -143,14 +141,13 @@ class Slots:
     def _lately(self, key: str | Place) -> float:
         """The used slot time of a namespace or a place; it decays by `HALF_LIFE`."""
         seconds, charged = self._used.get(key, (0.0, 0.0))
-        return seconds * 0.5 ** ((asyncio.get_running_loop().time() - charged) / HALF_LIFE)
+        return seconds * 0.5 ** ((now() - charged) / HALF_LIFE)
 
     def _charge(self, place: Place, seconds: float) -> None:
-        now = asyncio.get_running_loop().time()
         for key in (place[0], place):
             used = max(0.0, self._lately(key) + seconds)
             self._used.pop(key, None)  # Keep the order: charged last, stored last.
-            self._used[key] = used, now
+            self._used[key] = used, now()
         while len(self._used) > REMEMBERED:
             del self._used[next(iter(self._used))]
 
@@ -165,15 +162,14 @@ async def endless_task(
     if task := asyncio.current_task():
         task.set_name(name)
     backoff = Backoff(*timing.restart)
-    clock = asyncio.get_running_loop().time
     while True:
-        began, error = clock(), None
+        began, error = now(), None
         try:
             await work()
         except Exception as caught:
             error = caught
         failed(name, error)
-        if clock() - began > 2 * timing.restart[1]:
+        if now() - began > 2 * timing.restart[1]:
             backoff.reset()
         await asyncio.sleep(backoff.next())
 
