@@ -25,8 +25,6 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.text import one_line, quoted
 
-_Run = Callable[[argparse.Namespace], int]
-
 FAULT = "a fault of istio-aux"  # Prefix of the line about an exception that no command expects.
 
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
@@ -419,7 +417,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 _CLUSTER = "config kubeconfig context as"  # How to reach a cluster, and whose settings count.
 _OF_PODS = "namespace all-namespaces"
 _HERE = {"help": "this namespace (default: the kubeconfig's)"}
-_COMMANDS: dict[str, tuple[_Run, str, dict[str, dict[str, Any]]]] = {
+_COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], int], str, dict[str, dict[str, Any]]]] = {
     "explain": (
         _explain,
         f"targets file output {_OF_PODS} selector ignore {_CLUSTER} sidecars",

@@ -49,9 +49,6 @@ class _NoPodsError(Exception):
     """The kind of a document has no pods, or is not known to have some."""
 
 
-_kind = msgspec.json.Decoder(_Kind)
-
-
 def explain(
     files: Iterable[str],
     ours: Installation,
@@ -120,13 +117,13 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
 
     def answer(document: documents.Document, _body: bytes) -> Iterable[str]:
         nonlocal shown
-        kind, manifest = _read(document, document.body, reviews=True)
-        if kind == _REVIEW:
+        if kind_of(document)[0] == _REVIEW:
             answered = review.answer(document.body, lambda _pod: how)
             report.write_json(answered.body)
             if answered.outcome is review.Outcome.MALFORMED:
                 raise ValueError("; ".join(answered.warnings))
             return answered.warnings
+        kind, manifest = _read(document, document.body)
         if document.cut:
             raise ValueError("something in its list is nested too deeply: give it alone")
         given = deepcopy(manifest)
@@ -143,31 +140,26 @@ def mutate(files: Iterable[str], how: StartPolicy, output: str) -> int:
 def _read(
     document: documents.Document,
     body: bytes,
-    *,
-    reviews: bool = False,
 ) -> tuple[tuple[str, str], dict[str, Any]]:
     """Return (API group, kind) of a document that has pods, and its content."""
-    group, kind, version = kind_of(document)
-    key = group, kind
-    if reviews and key == _REVIEW:
-        return key, {}
-    if key in templates.WORKLOADS:
+    kind, version = kind_of(document)
+    if kind in templates.WORKLOADS:
         if why := review.too_much(body):
-            raise ValueError(f"the {kind} {why}")
-        return key, msgspec.json.decode(body)
+            raise ValueError(f"the {kind[1]} {why}")
+        return kind, msgspec.json.decode(body)
     raise _NoPodsError(
-        f"{quoted(kind)} ({version or 'no apiVersion'}): no kind whose pods are known"
+        f"{quoted(kind[1])} ({version or 'no apiVersion'}): no kind whose pods are known"
     )
 
 
-def kind_of(document: documents.Document) -> tuple[str, str, str]:
-    """API group, kind and ``apiVersion`` of a document; ValueError: it has no kind."""
-    given = _kind.decode(document.readable)
+def kind_of(document: documents.Document) -> tuple[tuple[str, str], str]:
+    """(API group, kind) and ``apiVersion`` of a document; ValueError: it has no kind."""
+    given = msgspec.json.decode(document.readable, type=_Kind)
     kind = given.kind or document.kind
     if not kind:
         raise ValueError("it has no kind")
     version = given.api_version or document.api_version
-    return version.rpartition("/")[0], kind, version
+    return (version.rpartition("/")[0], kind), version
 
 
 def _planned(
@@ -185,22 +177,21 @@ def _planned(
 
 def _apply(pod: Pod, plan: Plan, of: templates.PodTemplate, how: StartPolicy) -> Iterator[str]:
     """Change a manifest; yields what its author should know."""
-    template, only_metadata = of.template, of.only_metadata
     yield from map(str, of.unread)
     if not how.pods.matches(pod.labels):
         yield f"left alone: {plan.reason}"
         return
     yield from plan.warnings
-    ops = [op for op in plan.ops if not only_metadata or op.path.startswith("/metadata/")]
+    ops = [op for op in plan.ops if not of.only_metadata or op.path.startswith("/metadata/")]
     if len(ops) < len(plan.ops):
         yield f"{pod.metadata.name}: not shown, as it is no part of the manifest: {plan.reason}"
     if ops:
-        metadata: dict[str, Any] = {**(template.get("metadata") or {})}
-        template["metadata"] = metadata
+        metadata: dict[str, Any] = {**(of.template.get("metadata") or {})}
+        of.template["metadata"] = metadata
         for key in ("labels", "annotations"):  # A step lacks those of its workflow.
-            if only_metadata and any(op.path.startswith(f"/metadata/{key}/") for op in ops):
+            if of.only_metadata and any(op.path.startswith(f"/metadata/{key}/") for op in ops):
                 metadata[key] = metadata.get(key) or {}
-    patch.apply(ops, template)
+    patch.apply(ops, of.template)
 
 
 def _write(given: dict[str, Any], mutated: dict[str, Any], output: str) -> None:
@@ -225,9 +216,9 @@ def answer_each(files: Iterable[str], answer: Answer) -> int:
             body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         except OSError as error:
             report.complain(f"{name}: {error.strerror}")
-            status = BAD_INPUT
-            continue
-        outcomes = [_outcome(name, document, answer, body) for document in documents.read(body)]
+            outcomes = ["bad"]
+        else:
+            outcomes = [_outcome(name, document, answer, body) for document in documents.read(body)]
         if not outcomes:
             report.complain(f"{name}: no pods")
         if "bad" in outcomes or (outcomes and "answered" not in outcomes):

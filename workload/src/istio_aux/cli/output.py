@@ -26,9 +26,6 @@ FORMATS = ("text", "wide", "json", "yaml", "name")
 _COMMANDS = {"free", "restart", "change", "run"}  # Fields of objects that are to be pasted.
 
 _GAP = "  "
-_NARROWEST = 40  # Columns: a last cell that has fewer is written below the other cells.
-_BELOW = 4  # Columns by which such a cell is indented.
-_LEAST = 20  # Columns that a last cell gets at least, even if the line is then too long.
 
 
 class Style(StrEnum):
@@ -133,13 +130,13 @@ class Terminal(NamedTuple):
             or text.style is Style.COMMAND
         ):
             return [(head + self.paint(text)).rstrip()]
-        below = self.width - taken < _NARROWEST
-        margin = len(head) - len(head.lstrip()) + _BELOW if below else taken
+        below = self.width - taken < 40  # Columns: too narrow for sentences.
+        margin = len(head) - len(head.lstrip()) + 4 if below else taken
         lines = [
             " " * margin + self.paint(Cell(line, text.style))
             for line in textwrap.wrap(
                 plain,
-                max(self.width - margin, _LEAST),
+                max(self.width - margin, 20),  # Even if the line is then too long.
                 break_on_hyphens=False,
                 break_long_words=False,
             )

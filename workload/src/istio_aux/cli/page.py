@@ -57,7 +57,8 @@ def page(audit: Audit, now: datetime) -> str:
         head=_sentence(held, audit, now),
         tiles=_tiles(held, now),
         table=(
-            f"<table><thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{more}"
+            "<table><thead><tr><th>Whose</th><th>State</th><th>Since</th><th>Holds</th><th>Why</th>"
+            f"<th>What to do</th></tr></thead><tbody>{body}</tbody></table>{more}"
             if rows
             else ""
         ),
@@ -137,8 +138,3 @@ def _foot(audit: Audit, now: datetime) -> str:
 
 def _text(text: str) -> str:
     return escape(printable(shortened(text, _LONGEST)))
-
-
-_HEAD = "".join(
-    f"<th>{title}</th>" for title in ("Whose", "State", "Since", "Holds", "Why", "What to do")
-)

@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from istio_aux.cli import sentences
 from istio_aux.cli.output import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installations, Judgement
-from istio_aux.judge.pods import about, judge, selects
+from istio_aux.judge.pods import about, judge, mesh_again, selects
+from istio_aux.model import owners
 from istio_aux.model.answers import MOST, Holder, group
 from istio_aux.model.documents import run_now
 from istio_aux.model.findings import Code, Remark, ignored
@@ -29,11 +29,18 @@ from istio_aux.model.names import REPOSITORY
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.resources import Requests, total
 from istio_aux.model.sidecars import REMEDY
-from istio_aux.model.text import listed, printable, printable_json
-from istio_aux.quit.rules import Wait
-from istio_aux.repair.rules import (
-    RepairAction,
+from istio_aux.model.text import (
+    NO_COMMAND,
+    Command,
+    command,
+    commands,
+    listed,
+    printable,
+    printable_json,
 )
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import FINISHED, Action, Quit, Wait
+from istio_aux.repair.rules import NotKnown, RepairAction, ReportUnmeshed
 from istio_aux.start.plan import effective_start
 
 NEXT_TIME = f"and next time: {REPOSITORY}/blob/main/docs/how-to/free-my-job.md#and-next-time"
@@ -103,15 +110,15 @@ def explain(
     decision = judged.decision
     found = judge(pod, judged, meshed, notes)
     first = found[0] if found and found[0].state else about(pod)
-    reason = sentences.cause(judged.facts, decision, judged.reason) + held
+    reason = _cause(judged.facts, decision, judged.reason) + held
     waits = start and isinstance(decision, Wait) and not decision.blocked_by
     if waits and not judged.left_out:
         reason = f"{PROXY} is told to exit once every payload container is finished"
-    reason, restart = sentences.outside(pod, meshed and meshed[0], reason)
+    reason, restart = _outside(pod, meshed and meshed[0], reason)
     free = first.free
     if first.code == str(Code.KEPT) and not first.fix:
         reason += f"; if {listed(first.by)} does no work of yours, {REMEDY}"
-        free = sentences.delete(pod)
+        free = _delete(pod)
     if first.state == "failed":
         reason = "; ".join(filter(None, (first.reason, first.fix)))
     told = [each for each in found if each.code not in ignore]
@@ -159,32 +166,30 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
             [(Cell(key, Style.HEADING), Cell(word.upper(), COLOURS[word]), each.reason + since)],
         )
         for title in ("free", "restart"):
-            if command := getattr(each, title):
-                lines += sentences.to_paste(f"{title} it", command, terminal, "  ")
+            if run := getattr(each, title):
+                lines += _to_paste(f"{title} it", run, terminal, "  ")
         who = each.installation and f", by {each.installation}"
         if each.left_out:
             whether = "not known whether an" if each.action == "unknown" else "no"
             who = f": {whether} installation looks after the pod: {each.left_out}"
         if who or each.state:
             text = Cell(f"istio-aux: {each.action}{who}", Style.FAINT)
-            lines += sentences.to_paste(text, each.change, terminal, "  ")
+            lines += _to_paste(text, each.change, terminal, "  ")
             if each.left_out and each.state == "stuck":
                 lines.append(f"  {NEXT_TIME}")
         for title in ("start", "end"):
             if text := getattr(each, title):
                 lines += terminal.beside(f"  {title}: ", len(title) + 4, Cell(text))
-        lines += sentences.policy(each.policy, terminal)
-        lines += sentences.pages(each.codes, terminal, indent="  ")
-        if each.ignored:
-            lines.append(f"  {ignored(each.ignored)}")
-        lines += terminal.table(
-            "CONTAINER ROLE FINISHED WHY",
-            [
-                (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
-                for name, verdict in each.containers.items()
-            ],
-            indent="  ",
-        )
+        containers = [
+            (name, verdict.role, "yes" if verdict.finished else "no", verdict.why)
+            for name, verdict in each.containers.items()
+        ]
+        lines += [
+            *_policy(each.policy, terminal),
+            *_pages(each.codes, terminal, indent="  "),
+            *([f"  {ignored(each.ignored)}"] if each.ignored else []),
+            *terminal.table("CONTAINER ROLE FINISHED WHY", containers, indent="  "),
+        ]
     return "\n".join(lines)
 
 
@@ -234,9 +239,9 @@ def audit_text(
     return _sections(
         table or [f"no pod hangs or lacks its sidecar {audit.among}"],
         _most([each.text for each in audit.holders()], "holders", terminal),
-        sentences.left_out(findings, terminal, narrowed=audit.narrowed),
-        sentences.unmeshed(findings, terminal),
-        sentences.pages((finding.code for finding in findings), terminal),
+        _left_out(findings, terminal, narrowed=audit.narrowed),
+        _unmeshed(findings, terminal),
+        _pages((finding.code for finding in findings), terminal),
         ["; ".join(filter(None, (summary, ignored(audit.ignored))))],
     )
 
@@ -375,7 +380,7 @@ def by_owner(items: Iterable[Found], word: str) -> list[Row]:
     """Group pods by owner, reason, and the field that ``word`` names."""
     groups = defaultdict[tuple[str, str, str, str], list[Found]](list)
     for each in items:
-        owner = sentences.owner(each.owner, each.created) or f"pod/{each.name}"
+        owner = _owner(each.owner, each.created) or f"pod/{each.name}"
         groups[each.namespace, owner, getattr(each, word), each.reason].append(each)
     return [Row(*key, pods) for key, pods in groups.items()]
 
@@ -411,6 +416,137 @@ def _waited(row: Row) -> str:
     seconds = {round(each.seconds) for each in row.pods if each.seconds is not None}
     most = "up to " if len(seconds) > 1 else ""
     return f", {most}{max(seconds)} s after the payload" if seconds else ""
+
+
+def _cause(facts: PodFacts, decision: Action, reason: str) -> str:
+    """The ``reason``; for a finished payload also with which exit code it ended."""
+    if why := facts.pod.unschedulable:
+        return why
+    if not (isinstance(decision, Quit) and reason.startswith(FINISHED)):
+        return reason
+    names = facts.finished_payload
+    programs = "the program" if len(names) == 1 else f"all {len(names)} programs"
+    codes = sorted({facts.exits[name].exit_code for name in names if name in facts.exits})
+    how = f" (exit {', '.join(map(str, codes))})" if codes else ""
+    return f"{programs} finished{how}; {decision.target} still runs{reason[len(FINISHED) :]}"
+
+
+def _owner(reference: str, created: datetime | None) -> str:
+    """The owner of a pod as TYPE/NAME. For a Job that a CronJob made, it is the CronJob.
+
+    Whether one did is judged by the Job's name and by when the pod was ``created``.
+    """
+    kind, _, name = reference.partition("/")
+    if kind == "Job" and (cron := owners.cron_job(name, created)):
+        kind, name = "CronJob", cron
+    return f"{kind.lower()}/{name}" if name else ""
+
+
+def _delete(pod: Pod) -> Command:
+    """The command that deletes the Job of a pod, or a pod without an owner; else none."""
+    its = pod.metadata
+    maker = owners.controller(its)
+    if maker and not owners.controls(maker, its.name).is_job:
+        return NO_COMMAND
+    kind, name = (maker.kind.lower(), maker.name) if maker else ("pod", its.name)
+    return command("kubectl delete {} {} -n {}", kind, name, its.namespace)
+
+
+def _outside(pod: Pod, meshed: RepairAction | None, reason: str) -> tuple[str, Command]:
+    """Why a pod is or may be outside its mesh, else ``reason``; and the command to restart it.
+
+    ``meshed`` is None if nobody asked.
+    """
+    if isinstance(meshed, NotKnown):
+        return f"{reason}; not known whether the pod is in its mesh: {meshed.reason}", NO_COMMAND
+    if not isinstance(meshed, ReportUnmeshed):
+        return reason, NO_COMMAND
+    do, restart = mesh_again(pod, meshed)
+    if not meshed.unmeshed:
+        return f"{reason}; {meshed.reason}; if it should, {do}", restart
+    reasons = (pod.unschedulable, meshed.reason, "" if restart else do)
+    return "; ".join(filter(None, reasons)), restart
+
+
+def _to_paste(text: Cell | str, run: Command, terminal: Terminal, indent: str = "") -> list[str]:
+    """The lines of a text, then those of its commands, one each, which never wrap."""
+    title, style = text if isinstance(text, Cell) else (text, Style.PLAIN)
+    if run:
+        title += ":"
+    return [
+        *terminal.beside(indent, len(indent), Cell(title, style)),
+        *(
+            f"{indent}  {terminal.paint(Cell(line + terminal.flags, Style.COMMAND))}"
+            for line in run.splitlines()
+        ),
+    ]
+
+
+def _policy(text: str, terminal: Terminal) -> list[str]:
+    """The lines of a podFailurePolicy, to be pasted; none if it is empty."""
+    if not text:
+        return []
+    title = "its next Job may have this in its spec, so that it does not count such a pod:"
+    return [
+        *terminal.beside("  ", 2, Cell(title)),
+        *(f"    {terminal.paint(Cell(line, Style.COMMAND))}" for line in text.splitlines()),
+    ]
+
+
+def _left_out(findings: Sequence[Found], terminal: Terminal, *, narrowed: bool) -> list[str]:
+    """Say how many pods no installation looks after, by reason, and which commands help.
+
+    ``narrowed``: there are others, which a command for a whole namespace would free, too.
+    """
+    groups: dict[tuple[str, str, Command], list[Found]] = defaultdict(list)
+    for each in findings:
+        if each.left_out:
+            groups[each.left_out, each.action, each.change].append(each)
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    lines = list[str]()
+    for (why, action, change), pods in ordered[:MOST]:
+        whether = "not known whether an" if action == "unknown" else "no"
+        held = str(total(each.requests for each in pods if each.requests))
+        lines += _to_paste(
+            f"{whether} installation looks after {len(pods)} of these pods"
+            f"{held and f' ({held})'}: {why}",
+            change,
+            terminal,
+        )
+    if (more := len(ordered) - MOST) > 0:
+        lines.append(f"and {more} more reasons")
+    if freed := [each for each in findings if each.free]:
+        spaces = sorted({each.namespace for each in freed})
+        one = command("istio-aux quit -n {} --yes", spaces[0])
+        run = one if len(spaces) == 1 else command("istio-aux quit -A --yes")
+        if narrowed:
+            names = {at: [each.name for each in freed if each.namespace == at] for at in spaces}
+            by_name = (command("istio-aux quit -n {} {} --yes", *each) for each in names.items())
+            run = commands(*by_name) if len(freed) <= MOST else NO_COMMAND
+        lines += _to_paste(f"free the stuck {'pods' if len(freed) > 1 else 'pod'}", run, terminal)
+    return lines
+
+
+def _unmeshed(findings: Sequence[Found], terminal: Terminal) -> list[str]:
+    """Say how the pods that are outside their mesh get into it."""
+    ways = Counter((it.fix, it.restart) for it in findings if it.state == "unmeshed")
+    lines = list[str]()
+    for (fix, restart), number in ways.most_common(MOST):
+        lines += _to_paste(
+            f"{number} of these pods {'are' if number > 1 else 'is'} outside the mesh: {fix}",
+            restart,
+            terminal,
+        )
+    return lines
+
+
+def _pages(codes: Iterable[str], terminal: Terminal, indent: str = "") -> list[str]:
+    """What each code says, and where its page is."""
+    return terminal.table(
+        "",
+        [(code, f"{code.what}: {code.page}") for code in map(Code, dict.fromkeys(codes))],
+        indent=indent,
+    )
 
 
 def write(text: str) -> None:

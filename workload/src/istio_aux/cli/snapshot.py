@@ -71,7 +71,7 @@ class _Snapshot:
 
     def add(self, document: Document, body: bytes) -> Iterable[str]:
         """Keep an object of the file ``body``. ValueError: it cannot be read."""
-        group, kind, _ = files.kind_of(document)
+        (group, kind), _ = files.kind_of(document)
         self.newest = max(
             filter(None, (self.newest, files.newest(body))),
             default=None,
