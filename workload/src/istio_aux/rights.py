@@ -13,23 +13,20 @@ ADMISSION = "admissionregistration.k8s.io"
 EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
-_ALWAYS = (
-    ("get list watch", "", "pods", "to see which pods are finished"),
-    ("list watch", "", "namespaces", "to know which are selected"),
-    ("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio"),
-    ("list watch", "discovery.k8s.io", "endpointslices", "to see whether istiod is there"),
-    ("list", "", "nodes", "to know whether sidecars can be native"),
-    ("get", "", "nodes", "to know which restart policies a kubelet obeys"),
-    ("create", "", "pods", "to try injection by dry runs"),
-    ("create", "events.k8s.io", "events", "to report on pods"),
-    ("get", "batch", "jobs", "to know what they count as a failure"),
-    ("list watch", "", "limitranges resourcequotas", "to know what pods may request"),
-)
-
-
 def needed(settings: Settings) -> Iterator[Right]:
     """The rights that `serve` needs with these settings."""
-    for each in _ALWAYS:
+    for each in (
+        ("get list watch", "", "pods", "to see which pods are finished"),
+        ("list watch", "", "namespaces", "to know which are selected"),
+        ("list watch", ADMISSION, "mutatingwebhookconfigurations", "to find Istio"),
+        ("list watch", "discovery.k8s.io", "endpointslices", "to see whether istiod is there"),
+        ("list", "", "nodes", "to know whether sidecars can be native"),
+        ("get", "", "nodes", "to know which restart policies a kubelet obeys"),
+        ("create", "", "pods", "to try injection by dry runs"),
+        ("create", "events.k8s.io", "events", "to report on pods"),
+        ("get", "batch", "jobs", "to know what they count as a failure"),
+        ("list watch", "", "limitranges resourcequotas", "to know what pods may request"),
+    ):
         yield from _all(*each)
     if settings.quit is QuitMode.ENABLED:
         yield from QUIT_RIGHTS

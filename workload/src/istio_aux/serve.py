@@ -40,9 +40,6 @@ IN_FLIGHT = 2.0
 # charm's layer has 10 s.
 LINGER = 2.0
 
-# Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections.
-STATUS = ServingLimits(connections=128, memory=8 << 20, idle=10.0)
-
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
     """Run webhook and controllers until a signal comes; returns the exit status.
@@ -146,7 +143,9 @@ async def _listen(stack: AsyncExitStack, application: web.Application, address: 
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     assert runner.server, "it is there after setup"
-    listener = Listener(runner.server, STATUS)
+    # Probes, Pebble, Prometheus and the charm make few connections.
+    limits = ServingLimits(connections=128, memory=8 << 20, idle=10.0)
+    listener = Listener(runner.server, limits)
     where = await listener.listen(address.host, address.port)
     stack.push_async_callback(listener.close, 0)
     return str(Address(*where))

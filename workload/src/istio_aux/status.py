@@ -40,7 +40,6 @@ KEPT, RARELY, LONGEST = 1.0, 20, 10.0
 """Seconds that a result is cached: `RARELY` times as long as it took, from `KEPT` to `LONGEST`."""
 
 KEY = "istio-aux.io/changed"  # Juju turns each repetition of the notice that it sees into an event.
-POLL = 0.5  # Seconds between two readings of the status.
 GAP = 10.0  # Seconds between two notices.
 DEADLINE = 5.0  # Seconds for Pebble's answer.
 
@@ -203,10 +202,13 @@ async def send_notices(
     socket: Path,
     status: Callable[[], Awaitable[answers.ProcessStatus]],
     *,
-    poll: float = POLL,
+    poll: float = 0.5,
     gap: float = GAP,
 ) -> None:
-    """Notify the Pebble on ``socket`` now, and whenever the status that the charm shows changes."""
+    """Notify the Pebble on ``socket`` now, and whenever the status that the charm shows changes.
+
+    The status is read every ``poll`` seconds; notices are at least ``gap`` seconds apart.
+    """
     connector = aiohttp.UnixConnector(str(socket), force_close=True)
     timeout = aiohttp.ClientTimeout(total=DEADLINE)
     backoff = Backoff(0.2, 5.0)

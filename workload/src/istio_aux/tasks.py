@@ -24,8 +24,6 @@ from typing import Any
 from istio_aux.kube.clock import TIMING, Timing, now
 from istio_aux.kube.errors import Backoff
 
-_POLL = 0.1  # Seconds between two checks of a condition.
-
 HALF_LIFE = 30.0  # Seconds after which used slot time counts half.
 REMEMBERED = 4096  # Namespaces and places whose use is kept while any attempt runs or waits.
 
@@ -67,7 +65,8 @@ class Slots:
         self._of_node, self._of_namespace = max(1, number // 2), max(1, number // 4)
         # Waiting attempts by namespace and node, the oldest first.
         self._waiting: dict[str, dict[str, dict[asyncio.Future[None], None]]] = {}
-        self._held = Counter[Place]()
+        # Attempts that hold a slot, by namespace, and by node as the place without a namespace.
+        self._held = Counter[str | Place]()
         # The used slot time of a namespace or a place, and when it was charged last.
         self._used: dict[str | Place, tuple[float, float]] = {}
 
@@ -92,7 +91,7 @@ class Slots:
     def give_back(self, place: Place, charge: float) -> None:
         """Free a slot of the place, which used it for ``charge`` seconds."""
         self._free += 1
-        self._held -= Counter((place,))
+        self._held -= Counter((place[0], ("", place[1])))
         self._charge(place, charge - self._expected)
         self._give()
         if not (self._waiting or self._held):  # No attempt runs or waits.
@@ -105,7 +104,7 @@ class Slots:
             if turn.cancelled():
                 continue
             self._free -= 1
-            self._held[place] += 1
+            self._held.update((place[0], ("", place[1])))
             self._charge(place, self._expected)
             turn.set_result(None)
 
@@ -121,22 +120,19 @@ class Slots:
 
     def _next(self) -> Place | None:
         """The place whose turn it is; None if none may have a slot now."""
-        in_namespace = Counter[str]()
-        on_node = Counter[str]()
-        for (namespace, node), held in self._held.items():
-            in_namespace[namespace] += held
-            on_node[node] += held
-        full = {node for node, held in on_node.items() if node and held >= self._of_node}
         namespaces = [
             namespace
             for namespace, nodes in self._waiting.items()
-            if in_namespace[namespace] < self._of_namespace and not nodes.keys() <= full
+            if self._held[namespace] < self._of_namespace and not all(map(self._full, nodes))
         ]
         if not namespaces:
             return None
         namespace = min(namespaces, key=self._lately)
-        nodes = [node for node in self._waiting[namespace] if node not in full]
-        return min(((namespace, node) for node in nodes), key=self._lately)
+        places = ((namespace, it) for it in self._waiting[namespace] if not self._full(it))
+        return min(places, key=self._lately)
+
+    def _full(self, node: str) -> bool:
+        return bool(node) and self._held["", node] >= self._of_node
 
     def _lately(self, key: str | Place) -> float:
         """The used slot time of a namespace or a place; it decays by `HALF_LIFE`."""
@@ -192,7 +188,7 @@ async def until(condition: Callable[[], bool], patience: float) -> bool:
         async with asyncio.timeout(patience):
             # No single event shows it: it depends on several watches, probes and controllers.
             while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(_POLL)
+                await asyncio.sleep(0.1)
     return condition()
 
 
@@ -208,6 +204,5 @@ async def end_tasks(tasks: Sequence[asyncio.Task[None]], patience: float) -> Non
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=patience)
         for task in tasks:
-            if task in late:
-                task.cancel()
+            task.cancel()  # It leaves alone what has ended.
         await asyncio.gather(*late, return_exceptions=True)

@@ -26,19 +26,6 @@ _log = logging.getLogger(__name__)
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
-# The first two are normal.
-WATCH_REASONS = (
-    "ended",
-    "relist",
-    "expired",
-    "silent",
-    "connection",
-    "throttled",
-    "server-error",
-    "refused",
-    "went-back",
-)
-
 
 class Telemetry:
     """The metrics of one process. Each component declares its own metrics."""
@@ -50,7 +37,18 @@ class Telemetry:
         self.watch_restarts = self.counter(
             "watch_restarts",
             "Watches that started again, by reason.",
-            reason=WATCH_REASONS,
+            # The first two are normal.
+            reason=(
+                "ended",
+                "relist",
+                "expired",
+                "silent",
+                "connection",
+                "throttled",
+                "server-error",
+                "refused",
+                "went-back",
+            ),
         )
         self.internal_errors = self.counter(
             "internal_errors",
@@ -154,15 +152,11 @@ class Recorder:
             )
 
 
-class JsonLines(logging.Handler):
+class JsonLines(logging.StreamHandler[Any]):
     """One JSON object a line: time, level, event, message, and what the call gave as ``extra``."""
 
     _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
     _encoder = msgspec.json.Encoder(enc_hook=str)
-
-    def __init__(self, stream: BinaryIO) -> None:
-        super().__init__()
-        self._stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; a value that JSON lacks becomes text."""
@@ -179,8 +173,8 @@ class JsonLines(logging.Handler):
                 "message": message,
                 **facts,
             }
-            self._stream.write(printable_json(self._encoder.encode(line)) + b"\n")
-            self._stream.flush()
+            self.stream.write(printable_json(self._encoder.encode(line)) + b"\n")
+            self.flush()
         except Exception:  # Logging must not fail its caller.
             self.handleError(record)
 
