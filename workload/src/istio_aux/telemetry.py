@@ -115,19 +115,18 @@ class Recorder:
         self._telemetry.unhandled(about or (task and task.get_name()), sys.exception())
 
     def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
-        if _log.isEnabledFor(level):
-            _log.log(
-                level,
-                "%s",
-                pod,
-                extra={
-                    "event": event,
-                    "namespace": pod.namespace,
-                    "pod": pod.name,
-                    "uid": pod.uid,
-                    **facts,
-                },
-            )
+        _log.log(
+            level,
+            "%s",
+            pod,
+            extra={
+                "event": event,
+                "namespace": pod.namespace,
+                "pod": pod.name,
+                "uid": pod.uid,
+                **facts,
+            },
+        )
 
     def _event(
         self,
@@ -179,7 +178,7 @@ class JsonLines(logging.StreamHandler[Any]):
             self.handleError(record)
 
 
-class Bounded(logging.Filter):
+class Bounded:
     """Passes `LINES` warnings a minute from each line of code that clients can trigger.
 
     ``suppressed`` of the next line says how many were dropped.
@@ -189,10 +188,9 @@ class Bounded(logging.Filter):
     _EXPOSED = ("asyncio", "aiohttp", "istio_aux.start.webhook", "istio_aux.serving")
 
     def __init__(self) -> None:
-        super().__init__()
         self._minutes: dict[tuple[str, int], tuple[float, int]] = {}
 
-    def filter(self, record: logging.LogRecord) -> bool:
+    def __call__(self, record: logging.LogRecord) -> bool:
         """Whether to write the record."""
         if record.levelno < logging.WARNING or not record.name.startswith(self._EXPOSED):
             return True
