@@ -177,8 +177,12 @@ def application(
         )
 
     async def show_metrics(_request: web.Request) -> web.Response:
-        kind = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
-        return web.Response(body=await kept_metrics(), headers={"Content-Type": kind})
+        return web.Response(
+            body=await kept_metrics(),
+            headers={
+                "Content-Type": "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
+            },
+        )
 
     async def last(_request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()  # Probes and scrapes need one request a connection.

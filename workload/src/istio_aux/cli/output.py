@@ -230,8 +230,9 @@ class Output(msgspec.Struct, frozen=True):
         sys.stdout.buffer.write(shown)
 
     def _told(self, item: msgspec.Struct) -> dict[str, object]:
-        every = msgspec.structs.asdict(item) if type(item) is Found else item
-        told: dict[str, object] = msgspec.to_builtins(every)
+        told: dict[str, object] = msgspec.to_builtins(
+            msgspec.structs.asdict(item) if type(item) is Found else item
+        )
         for name in _COMMANDS & told.keys():
             told[name] = "\n".join(line + self.flags for line in str(told[name]).splitlines())
         return told

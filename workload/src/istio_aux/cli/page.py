@@ -19,7 +19,6 @@ from istio_aux.model.resources import Requests, total
 from istio_aux.model.text import NO_COMMAND, Command, command, listed, printable, shortened
 
 ROWS = 500  # On the page: those that hold most come first.
-_LONGEST = 400  # Characters of a reason.
 
 _MEANS = {
     "stuck": "finished, but its proxy still runs",
@@ -43,8 +42,10 @@ def _to_do(row: Row) -> tuple[str, Command]:
         if first.action == "quit":
             return "Nothing: istio-aux is about to end its proxy.", NO_COMMAND
         return "End its proxy now:", free(row.namespace, row.owner)
-    look = command("istio-aux explain -n {} {}", row.namespace, row.owner)
-    return "Look at its containers:", look
+    return (
+        "Look at its containers:",
+        command("istio-aux explain -n {} {}", row.namespace, row.owner),
+    )
 
 
 def page(audit: Audit, now: datetime) -> str:
@@ -137,4 +138,4 @@ def _foot(audit: Audit, now: datetime) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(printable(shortened(text, _LONGEST)))
+    return escape(printable(shortened(text, 400)))
