@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from istio_aux.model.annotations import DATAPLANE, INJECT
 from istio_aux.model.applications import PodOptions
 from istio_aux.model.findings import Code
@@ -127,6 +128,16 @@ async def test_while_the_agent_is_away_it_is_not_known_what_it_will_capture() ->
         assert world.unmeshed == {}
         api.agents("istio-cni", "ztunnel")
         await until(lambda: api.evictions == ["waits"], "the agent is back, and left it out")
+
+
+async def test_a_fault_while_the_settings_of_the_agent_are_read_has_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with mesh(policy=REPORT) as (world, _):
+        monkeypatch.setattr("istio_aux.repair.controller.read_cni", None)
+        world.repair.store.cni.unread.set()
+        await until(lambda: world.count("istio_aux_internal_errors_total"), "it is counted")
+    assert "TypeError: 'NoneType' object is not callable" in caplog.text
 
 
 async def test_a_pod_that_is_captured_right_before_its_eviction_stays() -> None:
