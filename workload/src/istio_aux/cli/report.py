@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, get_args
@@ -204,22 +204,16 @@ def audit_text(
 
     Ages count until ``now``.
     """
-    table = terminal.table(
-        f"NAMESPACE NAME PODS STATE CODE AGE SINCE {'NODE ' if terminal.wide else ''}REASON",
-        [
-            (
-                row.namespace,
-                row.owner,
-                str(len(row.pods)),
-                row.word,
-                min(pod.code for pod in row.pods),
-                age(earliest(pod.created for pod in row.pods), now),
-                minute(row.since),
-                *([row.pods[0].node or "none"] if terminal.wide else []),
-                row.reason,
-            )
-            for row in by_owner(findings, "state")
-        ],
+    columns = (
+        _NAMESPACE,
+        _NAME,
+        _PODS,
+        Column("STATE", lambda row: row.word),
+        Column("CODE", lambda row: min(pod.code for pod in row.pods)),
+        Column("AGE", lambda row: age(earliest(pod.created for pod in row.pods), now)),
+        Column("SINCE", lambda row: minute(row.since)),
+        Column("NODE", lambda row: row.pods[0].node or "none", wide=True),
+        _REASON,
     )
     counted = Counter(finding.state for finding in findings)
     counts = [
@@ -237,7 +231,8 @@ def audit_text(
     if names := audit.installations.names:
         summary = f"installation: {listed(names)}; {summary}"
     return _sections(
-        table or [f"no pod hangs or lacks its sidecar {audit.among}"],
+        _table(terminal, columns, by_owner(findings, "state"))
+        or [f"no pod hangs or lacks its sidecar {audit.among}"],
         _most([each.text for each in audit.holders()], "holders", terminal),
         _left_out(findings, terminal, narrowed=audit.narrowed),
         _unmeshed(findings, terminal),
@@ -305,9 +300,10 @@ def restarts_text(
         zeros=True,
     )
     return _sections(
-        terminal.table(
-            "NAMESPACE NAME OUTCOME REASON",
-            [(each.namespace, each.name, each.outcome, each.reason) for each in verdicts],
+        _table(
+            terminal,
+            (_NAMESPACE, _NAME, _OUTCOME, _REASON),
+            [Row(it.namespace, it.name, it.outcome, it.reason, [it]) for it in verdicts],
         )
         or [f"no pod lacks its sidecar {among}"],
         [where + counts, *(["nothing is changed yet: add --yes"] if planned else [])],
@@ -335,19 +331,17 @@ def quits_text(
     if "freed" in outcomes:
         summary.append(NEXT_TIME)
     return _sections(
-        terminal.table(
-            "NAMESPACE NAME PODS OUTCOME REQUESTS REASON",
-            [
-                (
-                    row.namespace,
-                    row.owner,
-                    str(len(row.pods)),
-                    row.word,
-                    _requested(row),
-                    row.reason + _waited(row),
-                )
-                for row in by_owner(verdicts, "outcome")
-            ],
+        _table(
+            terminal,
+            (
+                _NAMESPACE,
+                _NAME,
+                _PODS,
+                _OUTCOME,
+                Column("REQUESTS", _requested),
+                Column("REASON", lambda row: row.reason + _waited(row)),
+            ),
+            by_owner(verdicts, "outcome"),
         ),
         summary,
     )
@@ -547,6 +541,27 @@ def _pages(codes: Iterable[str], terminal: Terminal, indent: str = "") -> list[s
         [(code, f"{code.what}: {code.page}") for code in map(Code, dict.fromkeys(codes))],
         indent=indent,
     )
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a list: what it says of a row, and whether only `-o wide` has it."""
+
+    title: str
+    says: Callable[[Row], str]
+    wide: bool = False
+
+
+_NAMESPACE = Column("NAMESPACE", lambda row: row.namespace)
+_NAME = Column("NAME", lambda row: row.owner)
+_PODS = Column("PODS", lambda row: str(len(row.pods)))
+_OUTCOME = Column("OUTCOME", lambda row: row.word)
+_REASON = Column("REASON", lambda row: row.reason)
+
+
+def _table(terminal: Terminal, columns: Iterable[Column], rows: Iterable[Row]) -> list[str]:
+    shown = [each for each in columns if terminal.wide or not each.wide]
+    titles = " ".join(each.title for each in shown)
+    return terminal.table(titles, [[each.says(row) for each in shown] for row in rows])
 
 
 def write(text: str) -> None:
