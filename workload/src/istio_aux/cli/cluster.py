@@ -316,7 +316,11 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
         meshed = await nodes.outside(pod, its_labels, judged, mesh, now.date)
         tally.add(judge(pod, judged, meshed, lately=now))
     remarks = [
-        Remark(Code.REFUSED, f"{each.namespace}: {each.owner}: {each}")
+        Remark(
+            Code.REFUSED,
+            f"{each.metadata.namespace}: {each.involved_object.kind.lower()}/"
+            f"{each.involved_object.name}: {each.refused}",
+        )
         for uid, each in (await workloads.refused_pods(client, where)).items()
         if request.only is None and uid not in owners and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]
@@ -392,7 +396,7 @@ async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
         return judged
     events = await workloads.refused_pods(client, pod.namespace, pod.uid, [HOOK_FAILED])
     if failed := events.get(pod.uid):
-        why = one_line(failed.why, workloads.LONGEST_WHY)
+        why = one_line(failed.message[: workloads.LONGEST_WHY], workloads.LONGEST_WHY)
         return judged._replace(reason=f"{judged.reason}; {HOOK_FAILED}: {why}")
     return judged
 

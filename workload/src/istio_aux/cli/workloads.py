@@ -14,12 +14,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -46,6 +47,7 @@ FailedCreatePodReason), of the training-operator (control/pod_control.go)."""
 TELLING = ("HeldNotNative", "BackOff", "FailedPostStartHook")
 """Reasons of Events, ours and the kubelet's, that say why a pod failed."""
 
+_NEVER = datetime.min.replace(tzinfo=UTC)
 LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a tenant may write one.
 
 MOST_KINDS = 32
@@ -119,29 +121,21 @@ class PodEvent(Struct, frozen=True):
 
     metadata: Metadata = Metadata()
     involved_object: OwnerReference = OwnerReference()  # It is in the Event's own namespace.
-    type: str = ""
     reason: str = ""
     message: str = ""
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
 
     @property
-    def at(self) -> datetime | None:
-        """When it was last seen."""
-        at = zoned(self.last_timestamp or self.event_time)
-        return at and in_utc(at)
+    def at(self) -> datetime:
+        """When it was last seen; `_NEVER` if it does not say."""
+        return in_utc(zoned(self.last_timestamp or self.event_time) or _NEVER)
 
-
-class RefusedPods(msgspec.Struct, frozen=True):
-    """A workload whose pods the API server refused: kind and name, the last time, and why."""
-
-    namespace: str
-    owner: str  # Such as job/mnist.
-    at: datetime
-    why: str  # The message of the Event, cut.
-
-    def __str__(self) -> str:
-        return f"its pods were refused, last at {self.at:%H:%M:%S}Z: {self.why}"
+    @property
+    def refused(self) -> str:
+        """What it says as one of `REFUSED`."""
+        why = self.message[:LONGEST_WHY]
+        return f"its pods were refused, last at {self.at:%H:%M:%S}Z: {why}"
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -405,7 +399,7 @@ class _Search(msgspec.Struct):
                 self.why.append(gap(error, f"get {target.text}"))
             else:
                 refused = await refused_pods(self.client, where, uid)
-                self.why += [str(refused[uid])] if uid in refused else []
+                self.why += [refused[uid].refused] if uid in refused else []
                 self.job = _of_job(body, kind)
 
         def wanted(owner: OwnerReference) -> bool:
@@ -480,22 +474,19 @@ _POD_OF_JOB = re.compile("(?:[0-9]{1,10}-)?[a-z0-9]{5}")  # A pod's name after i
 
 async def _events_of_pods(client: Client, namespace: str, job: str) -> list[str]:
     """The last Event for each reason in `TELLING` about former pods of a Job, found by name."""
-    begin, lines = f"{job}-", list[str]()
-    for reason in TELLING:
-        fields = f"involvedObject.kind=Pod,reason={reason}"
-        named = {
-            at: it
-            for at, it in await _events(client, namespace, fields)
-            if (name := it.involved_object.name).startswith(begin)
-            and _POD_OF_JOB.fullmatch(name, len(begin))
-        }
-        if named:
-            last = named[at := max(named)]
-            lines.append(
-                f"pod {last.involved_object.name}: {reason} at {at:%H:%M:%S}Z:"
-                f" {one_line(last.message, LONGEST_WHY)}"
-            )
-    return lines
+    begin = f"{job}-"
+    last = {
+        it.reason: it
+        for it in await _events(client, namespace, TELLING, "involvedObject.kind=Pod")
+        if (name := it.involved_object.name).startswith(begin)
+        and _POD_OF_JOB.fullmatch(name, len(begin))
+    }
+    return [
+        f"pod {it.involved_object.name}: {it.reason} at {it.at:%H:%M:%S}Z:"
+        f" {one_line(it.message, LONGEST_WHY)}"
+        for it in map(last.get, TELLING)
+        if it
+    ]
 
 
 async def refused_pods(
@@ -503,36 +494,33 @@ async def refused_pods(
     namespace: str,
     uid: str = "",
     reasons: Sequence[str] = REFUSED,
-) -> Mapping[str, RefusedPods]:
+) -> Mapping[str, PodEvent]:
     """Read the last Event about refused pods of each workload, by UID; of one, if ``uid`` is given.
 
     Other ``reasons`` select other Warnings about pods. Without a namespace all are read. The result
     is empty if Events may not be listed.
     """
-    found = dict[str, RefusedPods]()
-    one = f",involvedObject.uid={uid}" if uid else ""
+    fields = "type=Warning" + (f",involvedObject.uid={uid}" if uid else "")
+    events = await _events(client, namespace, reasons, fields)
+    return {it.involved_object.uid: it for it in events}
+
+
+async def _events(
+    client: Client, namespace: str, reasons: Iterable[str], fields: str
+) -> list[PodEvent]:
+    """Events that have a time, the last one at the end; none where they may not be listed."""
+    found = list[PodEvent]()
     for reason in reasons:
-        for at, event in await _events(client, namespace, f"type=Warning,reason={reason}{one}"):
-            about = event.involved_object
-            if about.uid in found and found[about.uid].at >= at:
-                continue
-            owner, where = f"{about.kind.lower()}/{about.name}", event.metadata.namespace
-            found[about.uid] = RefusedPods(where, owner, at, event.message[:LONGEST_WHY])
-    return found
-
-
-async def _events(client: Client, namespace: str, fields: str) -> list[tuple[datetime, PodEvent]]:
-    """Events that have a time; none where they may not be listed."""
-    with suppress(ApiError):
-        return [
-            (it.at, it)
-            async for page in actions.pages(
-                client,
-                actions.collection("v1", "events", namespace),
-                PodEvent,
-                {"fieldSelector": fields},
-            )
-            for it in page.items
-            if it.at
-        ]
-    return []
+        with suppress(ApiError):
+            found += [
+                it
+                async for page in actions.pages(
+                    client,
+                    actions.collection("v1", "events", namespace),
+                    PodEvent,
+                    {"fieldSelector": f"{fields},reason={reason}"},
+                )
+                for it in page.items
+                if it.at > _NEVER
+            ]
+    return sorted(found, key=lambda it: it.at)
