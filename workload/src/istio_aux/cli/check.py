@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from msgspec import structs
 
@@ -25,7 +25,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, gap
 from istio_aux.kube.lease import StoredLease
-from istio_aux.kube.objects import T, Unreadable
+from istio_aux.kube.objects import Unreadable
 from istio_aux.model.annotations import START
 from istio_aux.model.ending import cut_off, recent_failure
 from istio_aux.model.findings import Code, ignored
@@ -339,8 +339,8 @@ async def _cut_off(
 ) -> Counter[str]:
     """Count, by workload, the templates whose pods will lose the network; skip unreadable ones."""
     cut = Counter[str]()
-    async for each in workloads.list_templates(client):
-        if isinstance(each, str) or (where := each.pod.metadata.namespace) not in namespaces:
+    async for each in workloads.list_templates(client, []):
+        if (where := each.pod.metadata.namespace) not in namespaces:
             continue
         labels = namespaces[where]
         ours, out = found.of(each.pod, labels)
@@ -380,23 +380,16 @@ async def _moving(
             unread.append(f"cannot read pod {pod}")
         else:
             survey.see(pod, kept=kept(pod))
-    async for each in workloads.list_templates(client):
-        if isinstance(each, str):
-            unread.append(each)
-        else:
-            survey.template(
-                each.pod,
-                each.workload,
-                kept=kept(each.pod),
-                job=each.job,
-            )
+    async for each in workloads.list_templates(client, unread):
+        survey.template(
+            each.pod,
+            each.workload,
+            kept=kept(each.pod),
+            job=each.job,
+        )
     if to is To.AMBIENT:
-        async for item in _all(
-            client,
-            actions.collection("networking.k8s.io/v1", "networkpolicies"),
-            NetworkPolicy,
-            unread,
-        ):
+        path = actions.collection("networking.k8s.io/v1", "networkpolicies")
+        async for item in workloads.list_known(client, path, NetworkPolicy, unread):
             survey.policy(item)
     agents = await _tried("ambient", _ambient(client, ())) if to is To.AMBIENT else []
     unknown = (preflight.unknown("pods", why) for why in unread[:TRIED])
@@ -407,20 +400,10 @@ async def _limits(client: Client, unread: list[str]) -> Limits:
     """Read LimitRanges and ResourceQuotas; append to ``unread`` why some cannot be read."""
     limits = Limits()
     for name, kind in LIMITED.items():
-        async for item in _all(client, actions.collection("v1", name), kind, unread):
+        path = actions.collection("v1", name)
+        async for item in workloads.list_known(client, path, kind, unread):
             limits.apply(item)
     return limits
-
-
-async def _all(client: Client, path: str, kind: type[T], unread: list[str]) -> AsyncGenerator[T]:
-    """List a collection; append to ``unread`` why it, or an object of it, cannot be read."""
-    try:
-        async for page in actions.pages(client, path, kind, {}):
-            unread += map(str, page.unreadable)
-            for item in page.items:
-                yield item
-    except ApiError as error:
-        unread.append(workloads.gap(error, f"list {path.rpartition('/')[2]}"))
 
 
 async def _admission(

@@ -32,7 +32,7 @@ from istio_aux.judge.installation import Installation
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
-from istio_aux.kube.objects import Key, Unreadable, decoded
+from istio_aux.kube.objects import Key, T, Unreadable, decoded
 from istio_aux.model import owners, templates
 from istio_aux.model.moment import in_utc, zoned
 from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
@@ -197,8 +197,8 @@ async def find(
             labels = request.selector
             chosen = f" that match {quoted(str(labels))}" if labels.requirements else ""
             where = f" in namespace {target.namespace}" if target.namespace else ""
-            because = f": {'; '.join(search.why)}" if search.why else ""
-            yield f"{target.text}: no pods{chosen}{where}{because}"
+            because = "; ".join(await search.no_pods(target))
+            yield f"{target.text}: no pods{chosen}{where}{because and f': {because}'}"
 
 
 async def list_pods(
@@ -257,36 +257,49 @@ class FoundTemplate(NamedTuple):
     job: owners.JobCounts | None  # What the pod's Job counts as a failure; None: there is no Job.
 
 
-async def list_templates(client: Client) -> AsyncGenerator[FoundTemplate | str]:
-    """Yield pod templates of workloads without a controller, and a line for each failed read."""
+async def list_templates(client: Client, unread: list[str]) -> AsyncGenerator[FoundTemplate]:
+    """Yield pod templates of workloads without a controller; for ``unread`` see `list_known`."""
     for kind in await actions.served_types(client):
         if (kind.group, kind.kind) not in templates.WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
             continue
-        seen, path = set[Key](), actions.collection(kind.api, kind.plural)
-        try:
-            async for page in actions.pages(client, path, _Manifest, {}):
-                for bad in page.unreadable:
-                    yield f"cannot read {kind.kind} {bad}"
-                for each in page.items:
-                    about = each.metadata
-                    if about.key in seen or owners.controller(about):
-                        continue
-                    seen.add(about.key)
-                    name = f"{kind.kind}/{about.name}"
-                    try:
-                        for template in templates.read(
-                            {
-                                "metadata": {"name": about.name, "namespace": about.namespace},
-                                "spec": msgspec.json.decode(each.spec),
-                            },
-                            kind.group,
-                            kind.kind,
-                        ):
-                            yield FoundTemplate(convert(template.pod), name, template.job)
-                    except UNDECODABLE as error:
-                        yield f"{about.namespace}: {name}: {problem(error)}"
-        except ApiError as error:
-            yield gap(error, f"list {kind.plural}")
+        path = actions.collection(kind.api, kind.plural)
+        async for each in list_known(client, path, _Manifest, unread, f"cannot read {kind.kind} "):
+            about = each.metadata
+            if owners.controller(about):
+                continue
+            name = f"{kind.kind}/{about.name}"
+            try:
+                for template in templates.read(
+                    {
+                        "metadata": {"name": about.name, "namespace": about.namespace},
+                        "spec": msgspec.json.decode(each.spec),
+                    },
+                    kind.group,
+                    kind.kind,
+                ):
+                    yield FoundTemplate(convert(template.pod), name, template.job)
+            except UNDECODABLE as error:
+                unread.append(f"{about.namespace}: {name}: {problem(error)}")
+
+
+async def list_known(
+    client: Client, path: str, kind: type[T], unread: list[str], prefix: str = ""
+) -> AsyncGenerator[T]:
+    """List a collection, each object once: a list that is restarted returns objects again.
+
+    Why it, or an object of it, cannot be read is appended to ``unread``; ``prefix`` stands before
+    the name of an object.
+    """
+    seen = set[Key]()
+    try:
+        async for page in actions.pages(client, path, kind, {}):
+            unread += (f"{prefix}{bad}" for bad in page.unreadable)
+            for each in page.items:
+                if each.metadata.key not in seen:
+                    seen.add(each.metadata.key)
+                    yield each
+    except ApiError as error:
+        unread.append(gap(error, f"list {path.rpartition('/')[2]}"))
 
 
 class _Search(msgspec.Struct):
@@ -338,20 +351,13 @@ class _Search(msgspec.Struct):
             yield target.text
         elif kind.kind == "Pod" and target.name:
             try:
-                body = await self.client.get(actions.pod_path(where, target.name))
-                yield decoded(body, Pod)
+                yield decoded(await self.client.get(actions.pod_path(where, target.name)), Pod)
             except UNREAD as error:
                 hint = (self._hint(target) or await self._near(target)) if error.code == 404 else ""
                 yield f"{where}/{target.name}: {error}{hint}"
-        elif kind.kind == "Pod":
-            async for each in self._list_pods(where):
-                yield each
         else:
             async for each in self._owned(target, kind):
                 yield each
-
-    def _list_pods(self, namespace: str) -> AsyncGenerator[Pod | Unreadable]:
-        return list_pods(self.client, namespace, self.fields, self.request.selector)
 
     def _hint(self, target: _Target) -> str:
         """A hint that a target ``NAMESPACE/NAME`` may have meant a type; else empty."""
@@ -363,8 +369,10 @@ class _Search(msgspec.Struct):
             for each in self.types
             if (each.group, each.kind) in templates.WORKLOADS
         ]
-        types = f"types with pods: {listed(known)}"
-        return f"; {quoted(prefix)} is no type of this cluster either; {types}"
+        return (
+            f"; {quoted(prefix)} is no type of this cluster either;"
+            f" types with pods: {listed(known)}"
+        )
 
     async def _near(self, target: _Target) -> str:
         """A hint at the owner of pods, or the pod, whose name is the same or the most similar."""
@@ -383,8 +391,8 @@ class _Search(msgspec.Struct):
         target: _Target,
         kind: actions.ServedType,
     ) -> AsyncGenerator[Pod | Unreadable | str]:
-        """Yield the pods of one object, or of all objects of a type."""
-        uid, where, found = "", target.namespace, False
+        """Yield the pods of one object, or of all objects of a type; of pods, all."""
+        uid, where = "", target.namespace
         if target.name:
             try:
                 body = await self.client.get(
@@ -408,17 +416,22 @@ class _Search(msgspec.Struct):
             key = owners.group(owner), owner.kind
             return key == (kind.group, kind.kind) and target.name in {"", owner.name}
 
-        async for each in self._list_pods(where):
-            if isinstance(each, Unreadable) or await self._leads(each, where, wanted):
-                found = True
+        async for each in list_pods(self.client, where, self.fields, self.request.selector):
+            if (
+                kind.kind == "Pod"
+                or isinstance(each, Unreadable)
+                or await self._leads(each, where, wanted)
+            ):
                 yield each
-        if self.job and not found:
-            events = await _events_of_pods(self.client, where, target.name)
+
+    async def no_pods(self, target: _Target) -> list[str]:
+        """Why the present target has no pods, as far as that is known."""
+        if self.job:
+            events = await _events_of_pods(self.client, target.namespace, target.name)
             self.why += [self.job, *events]
-        if not found and self.why and target.name and (near := await self._near(target)):
-            self.why = [f"{self.why[0]}{near}"]
-            return
-        self.why += sorted(filter(None, self.listed.values()))
+        if self.why and target.name and (near := await self._near(target)):
+            return [f"{self.why[0]}{near}"]
+        return [*self.why, *sorted(filter(None, self.listed.values()))]
 
     async def _leads(
         self,
