@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -12,7 +13,6 @@ from msgspec import structs
 
 from istio_aux.cli import report, workloads
 from istio_aux.cli.page import page
-from istio_aux.cli.tally import Tally
 from istio_aux.injector.capture import NodeAgents
 from istio_aux.injector.injection import Expectation
 from istio_aux.injector.probe import read_agents
@@ -37,9 +37,12 @@ from istio_aux.model import kept, resources
 from istio_aux.model.annotations import injected
 from istio_aux.model.ending import COUNTED
 from istio_aux.model.findings import Code, Remark
+from istio_aux.model.found import Found
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
+from istio_aux.model.moment import Moment
 from istio_aux.model.owners import Job, controller, counts_exits
 from istio_aux.model.pod import Pod
+from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.quit.facts import PodFacts
@@ -53,6 +56,7 @@ BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0
 ASKED = 100  # Pods at most whose proxy is asked whether it is ready.
 ANSWERS = 5.0  # Seconds for its answer.
+UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 
 
@@ -102,12 +106,11 @@ async def explain(
     """
     known = dict[str, Labels | None]()
     jobs = dict[str, str]()
-    kubelets = dict[str, Kubelet]()
     gaps = list[str]()
     told = list[str]()
-    holds, nodes = _Holds(client), Nodes(client)
     found = await find(client, request.config)
-    mesh = held = each = None
+    live = LiveJudge(client, found)
+    held = each = None
     now = system_clock()
     status = FAILED if found.problems and Code.SETTINGS not in request.ignore else 0
     async for each in workloads.find(client, request, told=told):
@@ -120,15 +123,7 @@ async def explain(
             gaps += unlabelled
             known[where] = labels.get(where)
             jobs |= await counting(client, where)
-        judged = await holds.judge(
-            found.judge(
-                each,
-                known[where],
-                now,
-                request.sidecars,
-                kubelet=await kubelet_of(client, each, kubelets),
-            )
-        )
+        judged = await live.judge(each, known[where], now, request.sidecars)
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
         counts = native and owner and owner.uid in jobs
@@ -136,8 +131,7 @@ async def explain(
         meshed = None
         judged = await _hook_failed(client, judged)
         if not (each.names_proxy and injected.on(each.metadata)):
-            mesh = mesh or (await survey(client))[0]
-            meshed = await nodes.outside(each, known[where], judged, mesh, now.date)
+            meshed = await live.outside(each, known[where], judged, now.date)
         waits = each.unschedulable and resources.requests(each)
         if waits and waits.gpus and held is None:
             held = await _held(client, found.first)
@@ -212,22 +206,18 @@ def unknowns(
     ignore: Collection[str] = (),
     *,
     said: Iterable[str] = (),
-) -> list[str]:
-    """The unknown settings, a line each, without those that an answer has already ``said``.
+) -> Iterator[str]:
+    """Yield the unknown settings, a line each, without those that an answer has already ``said``.
 
     ``gaps`` say why labels of namespaces are not known. An installation selects by these labels.
     """
-    lines = list[str]()
     if found.gap not in {"", *said}:
-        lines.append(f"no installation's settings are known, so the defaults are used: {found.gap}")
+        yield f"no installation's settings are known, so the defaults are used: {found.gap}"
     if Code.SETTINGS not in ignore:
-        lines += (str(Remark(Code.SETTINGS, problem)) for problem in found.problems)
+        yield from (str(Remark(Code.SETTINGS, problem)) for problem in found.problems)
     if not found.gap:
-        lines += (
-            f"pods are judged as if their namespace were selected: {gap}"
-            for gap in dict.fromkeys(gaps)
-        )
-    return lines
+        for gap in dict.fromkeys(gaps):
+            yield f"pods are judged as if their namespace were selected: {gap}"
 
 
 async def audit(client: Client, request: workloads.ClusterRequest) -> int:
@@ -285,19 +275,18 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     """
     now = system_clock()
     owners = set[str]()
-    kubelets = dict[str, Kubelet]()
     tally = Tally()
-    holds, nodes = _Holds(client), Nodes(client)
     where = request.namespace or ""
     labels, gaps = await _namespaces(client, request.namespace)
     mesh, unread = await survey(client)
     found = await find(client, request.config)
+    live = LiveJudge(client, found, mesh)
     async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
         if not request.wants(key.uid):
             continue
         if isinstance(pod, Unreadable):
-            tally.unreadable(str(pod))
+            tally.unreadable.append(str(pod))
             continue
         its_labels = labels.get(key.namespace)
         if pod.status.phase == "Failed":
@@ -305,15 +294,8 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
             continue
         tally.pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
-        judged = await holds.judge(
-            found.judge(
-                pod,
-                its_labels,
-                now,
-                kubelet=await kubelet_of(client, pod, kubelets),
-            )
-        )
-        meshed = await nodes.outside(pod, its_labels, judged, mesh, now.date)
+        judged = await live.judge(pod, its_labels, now)
+        meshed = await live.outside(pod, its_labels, judged, now.date)
         tally.add(judge(pod, judged, meshed, lately=now))
     remarks = [
         Remark(
@@ -324,69 +306,154 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
         for uid, each in (await workloads.refused_pods(client, where)).items()
         if request.only is None and uid not in owners and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]
-    return tally.audit(
-        found,
-        among=request.among(tally.pods),
-        narrowed=bool(request.targets or request.selector.requirements),
-        ignore=request.ignore,
-        unread=(*gaps, *unread),
-        remarks=remarks,
-        notes=unknowns(found, gaps, request.ignore, said=tally.said),
-    )
+    return tally.audit(found, request, gaps=gaps, unread=unread, remarks=remarks)
 
 
-class Nodes:
-    """Judges whether pods are in their mesh; reads Istio's CNI agents once, if that needs them."""
+class Tally:
+    """Counts pods, keeps their findings, and why some could not be judged."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self) -> None:
+        self.pods = 0  # That have not ended.
+        self.unreadable = list[str]()  # Pods that cannot be read, each with the reason.
+        self.unsure = Counter[str]()  # Pods that may hang, by the reason.
+        self._unknown = Counter[str]()  # Pods that may lack their sidecar, by the reason.
+        self._findings = list[Found]()
+
+    def add(self, found: Iterable[Found]) -> None:
+        """Keep the findings of `judge` about a pod that have a state; count those in doubt."""
+        for each in found:
+            if each.state:
+                self._findings.append(each)
+            elif each.in_doubt:
+                self._unknown[each.reason] += 1
+
+    def audit(
+        self,
+        found: Installations,
+        request: workloads.ClusterRequest,
+        *,
+        gaps: Iterable[str] = (),
+        unread: Iterable[str] = (),
+        remarks: Sequence[Remark] = (),
+        notes: Iterable[str] = (),
+    ) -> report.Audit:
+        """Return all findings, except those with codes that the request ignores.
+
+        ``gaps`` say why labels of namespaces are not known, and ``unread`` names other reads that
+        failed. For each of them some pods may lack their sidecar.
+        """
+        number, unsure = self._unknown.total() + len(self.unreadable), self.unsure.total()
+        doubts = {Code.MESH_UNKNOWN: number, Code.UNKNOWN: unsure}
+        remarks = [*remarks]
+        if number:
+            unreadable = [f"cannot read pod {each}" for each in self.unreadable]
+            reasons = [
+                *filter(None, [listed(unreadable, "; ", most=UNREADABLE_SHOWN)]),
+                *self._unknown,
+                *((*gaps, *unread) if self._unknown else ()),
+            ]
+            why = f"pods that may lack their sidecar: {number}: {listed(reasons, '; ')}"
+            remarks.append(Remark(Code.MESH_UNKNOWN, why))
+        if unsure:
+            why = f"pods that may hang: {unsure}: {'; '.join(self.unsure)}"
+            remarks.append(Remark(Code.UNKNOWN, why))
+        said = (each.left_out for each in self._findings)
+        return report.Audit(
+            sorted(
+                (each for each in self._findings if each.code not in request.ignore),
+                key=lambda finding: (finding.namespace, finding.name),
+            ),
+            self.pods,
+            sum(count for code, count in doubts.items() if code not in request.ignore),
+            installations=found,
+            among=request.among(self.pods),
+            narrowed=bool(request.targets or request.selector.requirements),
+            ignored=[it.code for it in (*self._findings, *remarks) if it.code in request.ignore],
+            notes=(
+                *unknowns(found, gaps, request.ignore, said=said),
+                *notes,
+                *(str(each) for each in remarks if each.code not in request.ignore),
+            ),
+        )
+
+
+class LiveJudge:
+    """Judges pods by what it reads of their cluster: each thing once, and only if a pod needs it.
+
+    ``mesh`` is what is known of Istio's injectors, if that is read already.
+    """
+
+    def __init__(
+        self, client: Client, found: Installations, mesh: ControlPlanes | None = None
+    ) -> None:
+        self._client, self._found, self._mesh = client, found, mesh
+        self._kubelets = dict[str, Kubelet]()  # By node.
         self._agents: NodeAgents | None = None
+        self._asked = 0  # Proxies.
+        self._away: str | None = None  # Which injectors have no istiod.
+
+    async def judge(
+        self,
+        pod: Pod,
+        labels: Labels | None,
+        now: Moment,
+        sidecars: tuple[SidecarRule, ...] | None = None,
+    ) -> Judgement:
+        """Judge a pod as `Installations.judge` does; ask the proxy of a held one if it is ready.
+
+        The kubelet may be pulling the payload's image instead. So only a proxy that says that it is
+        not ready makes a finding. At most `ASKED` proxies are asked.
+        """
+        judged = self._found.judge(pod, labels, now, sidecars, kubelet=await self.kubelet(pod))
+        decision, ready = judged.decision, None
+        if decision.stage != "held" or not decision.blocked_by:
+            return judged
+        if self._asked < ASKED:
+            self._asked += 1
+            ready = await is_ready(self._client, pod.metadata.key, ANSWERS)
+        if ready is False:
+            if self._away is None:
+                self._away = await away(self._client, await self._planes())
+            more = filter(None, ["the proxy is not ready", self._away])
+        else:
+            more = ["the proxy is ready" if ready else "not known whether the proxy is ready"]
+            decision = structs.replace(decision, blocked_by=(), code=None)
+        reason = "; ".join((decision.reason, *more))
+        return judged._replace(decision=structs.replace(decision, reason=reason), reason=reason)
 
     async def outside(
-        self, pod: Pod, labels: Labels | None, judged: Judgement, mesh: ControlPlanes, now: datetime
+        self, pod: Pod, labels: Labels | None, judged: Judgement, now: datetime
     ) -> tuple[RepairAction, Expectation]:
-        """Judge a pod of a namespace with these ``labels``; see `judge.pods.outside`."""
-        agents = self._agents or NodeAgents()
-        found = outside(pod, labels, judged, mesh.expected, agents, now=now)
+        """Judge whether a pod is in its mesh; see `judge.pods.outside`."""
+        expected = (await self._planes()).expected
+        found = outside(pod, labels, judged, expected, self._agents or NodeAgents(), now=now)
         if self._agents or not found[1].ambient:
             return found
         try:
             _, self._agents = await read_agents(self._client)
         except UNREAD as error:
             self._agents = NodeAgents(unread=workloads.gap(error, "list the pods of istio-cni"))
-        return outside(pod, labels, judged, mesh.expected, self._agents, now=now)
+        return outside(pod, labels, judged, expected, self._agents, now=now)
 
+    async def kubelet(self, pod: Pod) -> Kubelet:
+        """Read the version of a pod's kubelet if it matters; stderr has why that failed."""
+        if not depends_on_kubelet(pod):
+            return OBEYS
+        node = pod.spec.node_name or ""
+        if node not in self._kubelets:
+            version = ""
+            try:
+                version = await actions.read_kubelet(self._client, node)
+            except UNREAD as error:
+                why = workloads.gap(error, f"get node {node}")
+                report.complain(f"restart rules of containers may or may not be obeyed: {why}")
+            self._kubelets[node] = Kubelet(obeys(version))
+        return self._kubelets[node]
 
-class _Holds:
-    """Asks proxies whether they are ready if their pods' status shows a long hold.
-
-    The kubelet may be pulling the payload's image instead. So only a proxy that says that it is not
-    ready makes a finding.
-    """
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._asked = 0
-        self._istiod: str | None = None
-
-    async def judge(self, judged: Judgement) -> Judgement:
-        """Add what its proxy says to the judgement of a held pod; ask at most `ASKED` proxies."""
-        decision = judged.decision
-        ready = None
-        if decision.stage != "held" or not decision.blocked_by:
-            return judged
-        if self._asked < ASKED:
-            self._asked += 1
-            ready = await is_ready(self._client, judged.facts.pod.metadata.key, ANSWERS)
-        if ready is False:
-            if self._istiod is None:
-                self._istiod = await away(self._client, (await survey(self._client))[0])
-            more = filter(None, ["the proxy is not ready", self._istiod])
-        else:
-            more = ["the proxy is ready" if ready else "not known whether the proxy is ready"]
-            decision = structs.replace(decision, blocked_by=(), code=None)
-        reason = "; ".join((decision.reason, *more))
-        return judged._replace(decision=structs.replace(decision, reason=reason), reason=reason)
+    async def _planes(self) -> ControlPlanes:
+        if self._mesh is None:
+            self._mesh, _ = await survey(self._client)
+        return self._mesh
 
 
 async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
@@ -401,27 +468,10 @@ async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
     return judged
 
 
-async def kubelet_of(client: Client, pod: Pod, known: dict[str, Kubelet]) -> Kubelet:
-    """Read the kubelet's version if it matters and is not ``known``; stderr has why that failed."""
-    if not depends_on_kubelet(pod):
-        return OBEYS
-    node = pod.spec.node_name or ""
-    version = ""
-    if node not in known:
-        try:
-            version = await actions.read_kubelet(client, node)
-        except UNREAD as error:
-            why = workloads.gap(error, f"get node {node}")
-            report.complain(f"restart rules of containers may or may not be obeyed: {why}")
-        known[node] = Kubelet(obeys(version))
-    return known[node]
-
-
 async def _namespaces(
     client: Client, namespace: str | None
 ) -> tuple[dict[str, Labels], tuple[str, ...]]:
     """The labels of the namespaces in scope, by name, and why some are unknown."""
-    right = f"get namespace {namespace}" if namespace else "list namespaces"
     found = dict[str, Labels]()
     try:
         if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
@@ -431,5 +481,6 @@ async def _namespaces(
             async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
                 found |= {item.metadata.name: kept.labels(item) for item in page.items}
     except UNREAD as error:
+        right = f"get namespace {namespace}" if namespace else "list namespaces"
         return {}, (workloads.gap(error, right),)
     return found, ()

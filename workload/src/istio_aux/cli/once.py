@@ -67,14 +67,14 @@ async def free(client: Client, request: workloads.ClusterRequest) -> int:
         ),
     )
     status = 0
-    kubelets = dict[str, Kubelet]()
+    live = cluster.LiveJudge(client, found)
     async for each in workloads.find(
         client,
         request,
         {} if request.targets else actions.JOBS,
     ):
         if isinstance(each, Pod):
-            run.consider(each, await cluster.kubelet_of(client, each, kubelets))
+            run.consider(each, await live.kubelet(each))
         else:
             report.complain(each)
             status = cluster.FAILED

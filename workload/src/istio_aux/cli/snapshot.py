@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from istio_aux.cli import cluster, files, report
-from istio_aux.cli.tally import Tally
 from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.capture import CONFIG_MAP, Agent, NodeAgents, is_agent, read_config
 from istio_aux.injector.injection import POLICY_KEY, InjectionPolicy, hooks_of, read_policy
@@ -110,11 +109,10 @@ class _Snapshot:
 
     def audit(self, request: ClusterRequest, now: Moment) -> report.Audit:
         """Judge the pods as of ``now``. What a file does not say of a pod is not known."""
-        found, tally = self._installations(request), Tally()
+        found, tally = self._installations(request), cluster.Tally()
         mesh, unread = self._control_planes()
         agents = self._agents()
-        for why in self.bad_pods:
-            tally.unreadable(why)
+        tally.unreadable += self.bad_pods
         unlabelled = set[str]()
         for pod in self.pods.values():
             where, phase = pod.metadata.namespace, pod.status.phase
@@ -135,20 +133,13 @@ class _Snapshot:
             some = judge(pod, judged, meshed, notes, lately=now)
             told = any(each.state or each.in_doubt for each in some)
             if not told and (why := _unsure(judged, _judge(pod, labels, found, None))):
-                tally.unsure(why)
+                tally.unsure[why] += 1
             tally.add(some)
-        notes = cluster.unknowns(found, (), request.ignore, said=tally.said)
+        notes = list[str]()
         if unlabelled:
             why = "not known whether namespaces are selected, as they were not given"
             notes.append(f"{why}: {listed(sorted(unlabelled))}")
-        audit = tally.audit(
-            found,
-            among=request.among(tally.pods),
-            narrowed=bool(request.selector.requirements),
-            ignore=request.ignore,
-            unread=unread,
-            notes=notes,
-        )
+        audit = tally.audit(found, request, unread=unread, notes=notes)
         if audit.unknown:
             audit = msgspec.structs.replace(
                 audit, among=f"{audit.among}, {audit.unknown} cannot be judged"
