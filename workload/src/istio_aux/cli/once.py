@@ -26,6 +26,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Leadership
 from istio_aux.kube.objects import Key
 from istio_aux.model.documents import run_now
+from istio_aux.model.found import Found
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.owners import PodController
 from istio_aux.model.pod import PROXY, Pod
@@ -145,15 +146,14 @@ class _FreeRun:
                 outcome = "would-free" if self._request.dry_run else "stuck"
                 self._hung.add(pod.metadata.key)
         if named or (running and (due or decision.blocked_by)):
-            key = pod.metadata.key
-            found: dict[str, Any] = {
-                **structs.asdict(about(pod)),
-                "state": state or "",
-                "code": (decision.code or "") if state else "",
-                "reason": reason,
-                "requests": requests,
-            }
-            self.verdicts[key] = report.PodOutcome(outcome=outcome, **found)
+            self.verdicts[pod.metadata.key] = _outcome(
+                about(pod),
+                outcome,
+                reason,
+                state=state or "",
+                code=(decision.code or "") if state else "",
+                requests=requests,
+            )
 
     def apply(self, resource: Pod) -> None:
         """Pass a pod that hangs to the controller: it was listed, or has changed."""
@@ -166,29 +166,32 @@ class _FreeRun:
 
     async def run(self) -> int:
         """Free the pods that hang, print the result, and return the exit status."""
-        dry_run = self._request.dry_run
-        scope = {key.namespace for key in self._hung}
-        if self._request.all_namespaces and not self._request.targets:
-            scope = {""}
-        forbidden = await self._forbidden(scope) if self._hung else ""
-        if self._hung and not (dry_run or forbidden):
-            forbidden = await self._free(scope)
+        failure = await self._free() if self._hung else ""
         found = sorted(self.verdicts.values(), key=lambda each: (each.namespace, each.name))
         self._request.output.show(
             found,
             report.quits_text,
-            dry_run=dry_run,
+            dry_run=self._request.dry_run,
             among=self._request.among(self._looked_at, self._client.namespace),
         )
-        if forbidden:
-            report.complain(forbidden)
+        if failure:
+            report.complain(failure)
         stays = {"stuck", "kept"} if self._request.targets else {"stuck"}
-        left = not dry_run and any(each.outcome in stays for each in found)
-        return cluster.FAILED if forbidden or left else 0
+        left = not self._request.dry_run and any(each.outcome in stays for each in found)
+        return cluster.FAILED if failure or left else 0
 
-    async def _free(self, scope: set[str]) -> str:
-        """Tell the proxies of pods that hang to exit; return why that is impossible, or nothing."""
-        for namespace in {key.namespace for key in self._hung}:
+    async def _free(self) -> str:
+        """Tell the proxies of pods that hang to exit; return why that is impossible, or nothing.
+
+        A dry run only finds out whether the account may do that.
+        """
+        namespaces = {key.namespace for key in self._hung}
+        everywhere = self._request.all_namespaces and not self._request.targets
+        scope = {""} if everywhere else namespaces
+        forbidden = await self._forbidden(scope)
+        if forbidden or self._request.dry_run:
+            return forbidden
+        for namespace in namespaces:
             self._labels[namespace] = {}  # It counts as selected, whatever its labels are.
             self._quit.relabelled(namespace)
         for namespace in sorted(scope):
@@ -208,7 +211,7 @@ class _FreeRun:
             self._leadership.lead(True)  # Lead only now: each pod that is told to exit is watched.
             await until(lambda: not any(map(self._ends_yet, self._hung)), end - now())
             for key in self._hung:
-                self.verdicts[key] = self._outcome(key)
+                self.verdicts[key] = self._result(key)
             await self._quit.stop(_END)
             await self._events.sent(_END)
         return ""
@@ -221,8 +224,10 @@ class _FreeRun:
                 for right in QUIT_RIGHTS
             ]
             if not any(may):
-                where = workloads.place(namespace)
-                return f"this account may not create pods/exec or pods/portforward in {where}"
+                return (
+                    "this account may not create pods/exec or pods/portforward in"
+                    f" {workloads.place(namespace)}"
+                )
         return ""
 
     def _ends_yet(self, key: Key) -> bool:
@@ -234,7 +239,7 @@ class _FreeRun:
             return True
         return state.unwatched or state.asks_for == "quit"
 
-    def _outcome(self, key: Key) -> report.PodOutcome:
+    def _result(self, key: Key) -> report.PodOutcome:
         """What became of a pod that hung, and why."""
         state = self._quit.known.get(key)
         end = self._ends.get(key, End(reason=_GONE))
@@ -384,8 +389,8 @@ def _restarts(
 ) -> Iterator[report.PodOutcome]:
     """Yield the pods that were or would be restarted, and all others, each with the reason."""
     for key, action in done.items():
-        found: dict[str, Any] = {"state": "unmeshed", "code": action.code, "reason": action.reason}
-        yield report.PodOutcome(outcome="restarted", **key._asdict(), **found)
+        pod = Found(**key._asdict(), state="unmeshed", code=action.code)
+        yield _outcome(pod, "restarted", action.reason)
     candidates, dry_run = [it.uid for it in repair.candidates()], request.dry_run
     chosen = candidates[: request.limit] if dry_run else []
     not_chosen = {*candidates} - {*chosen}
@@ -394,5 +399,10 @@ def _restarts(
         late = f": the limit is {request.limit}"
     for pod in filter(lambda pod: request.wants(pod.uid), run_now(repair.unmeshed())):
         reason = f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason
-        found = {**structs.asdict(pod), "reason": reason}
-        yield report.PodOutcome(outcome="would-restart" if pod.uid in chosen else "kept", **found)
+        yield _outcome(pod, "would-restart" if pod.uid in chosen else "kept", reason)
+
+
+def _outcome(pod: Found, outcome: str, reason: str, **more: Any) -> report.PodOutcome:
+    """What became of a pod, or would."""
+    of: dict[str, Any] = {**structs.asdict(pod), "outcome": outcome, "reason": reason, **more}
+    return report.PodOutcome(**of)

@@ -29,8 +29,7 @@ from istio_aux.model.text import UNDECODABLE, listed, one_line, problem
 from istio_aux.model.webhooks import ConfigMap, Configuration, ControlPlane, Namespace
 from istio_aux.repair.rules import AwaitCapture
 
-_POD, _NAMESPACE, _CONFIG_MAP = ("", "Pod"), ("", "Namespace"), ("", "ConfigMap")
-_CONFIGURATION = ("admissionregistration.k8s.io", "MutatingWebhookConfiguration")
+_CONFIGURATION = "MutatingWebhookConfiguration"
 _NO_CONFIGURATIONS = "no mutatingwebhookconfigurations were given"
 
 
@@ -41,7 +40,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
     """
     snapshot = _Snapshot()
     status = files.answer_each(paths, snapshot.add)
-    if not (snapshot.pods or snapshot.bad_pods):
+    if not (snapshot.pods or snapshot.bad["Pod"]):
         if snapshot.left_out or snapshot.namespaces or snapshot.configurations or snapshot.maps:
             report.complain("no pods were given")
         return files.BAD_INPUT
@@ -66,7 +65,7 @@ class _Snapshot:
         self.configurations = dict[str, Configuration]()
         # The data of ConfigMaps, by their namespace and name.
         self.maps = dict[tuple[str, str], Mapping[str, str]]()
-        self.bad_pods, self.bad_configurations = list[str](), list[str]()
+        self.bad: dict[str, list[str]] = {"Pod": [], _CONFIGURATION: []}  # By kind: those unread.
 
     def add(self, document: Document, body: bytes) -> Iterable[str]:
         """Keep an object of the file ``body``. ValueError: it cannot be read."""
@@ -76,52 +75,45 @@ class _Snapshot:
             default=None,
         )
         try:
-            self._add((group, kind), document.readable)
+            match group, kind:
+                case "", "Pod":
+                    pod = decode(document.readable)
+                    check_names(kind, pod.metadata.name, pod.metadata)
+                    self.pods[pod.metadata.key] = pod
+                case "", "Namespace":
+                    namespace = msgspec.json.decode(document.readable, type=Namespace)
+                    check_names(kind, namespace.metadata.name, namespace.metadata)
+                    self.namespaces[namespace.metadata.name] = kept.labels(namespace)
+                case "", "ConfigMap":
+                    found = msgspec.json.decode(document.readable, type=ConfigMap)
+                    self.maps[found.metadata.namespace, found.metadata.name] = found.data or {}
+                case "admissionregistration.k8s.io", "MutatingWebhookConfiguration":
+                    configuration = msgspec.json.decode(document.readable, type=Configuration)
+                    self.configurations[configuration.metadata.name] = configuration
+                case _:
+                    self.left_out[kind] += 1
         except UNDECODABLE as error:
-            why = f"at {document.place}: {problem(error)}"
-            if (group, kind) == _POD:
-                self.bad_pods.append(why)
-            elif (group, kind) == _CONFIGURATION:
-                self.bad_configurations.append(why)
-            else:
+            if kind not in self.bad:
                 raise
+            self.bad[kind].append(f"at {document.place}: {problem(error)}")
             if isinstance(error, BadNameError):
                 raise
         return ()
-
-    def _add(self, kind: tuple[str, str], body: bytes) -> None:
-        if kind == _POD:
-            pod = decode(body)
-            check_names("Pod", pod.metadata.name, pod.metadata)
-            self.pods[pod.metadata.key] = pod
-        elif kind == _NAMESPACE:
-            namespace = msgspec.json.decode(body, type=Namespace)
-            check_names("Namespace", namespace.metadata.name, namespace.metadata)
-            self.namespaces[namespace.metadata.name] = kept.labels(namespace)
-        elif kind == _CONFIGURATION:
-            configuration = msgspec.json.decode(body, type=Configuration)
-            self.configurations[configuration.metadata.name] = configuration
-        elif kind == _CONFIG_MAP:
-            found = msgspec.json.decode(body, type=ConfigMap)
-            self.maps[found.metadata.namespace, found.metadata.name] = found.data or {}
-        else:
-            self.left_out[kind[1]] += 1
 
     def audit(self, request: ClusterRequest, now: Moment) -> report.Audit:
         """Judge the pods as of ``now``. What a file does not say of a pod is not known."""
         found, tally = self._installations(request), cluster.Tally()
         mesh, unread = self._control_planes()
         agents = self._agents()
-        tally.unreadable += self.bad_pods
-        unlabelled = set[str]()
+        tally.unreadable += self.bad["Pod"]
+        spaces = set[str]()
         for pod in self.pods.values():
             where, phase = pod.metadata.namespace, pod.status.phase
             wanted = request.namespace in {None, where} and request.selector.matches(pod.labels)
             if not wanted or phase == "Succeeded":
                 continue
+            spaces.add(where)
             labels = self.namespaces.get(where)
-            if labels is None:
-                unlabelled.add(where)
             judged = _judge(pod, labels, found, now)
             if phase == "Failed":
                 tally.add(judge(pod, judged, lately=now))
@@ -136,9 +128,9 @@ class _Snapshot:
                 tally.unsure[why] += 1
             tally.add(some)
         notes = list[str]()
-        if unlabelled:
+        if unlabelled := sorted(spaces - self.namespaces.keys()):
             why = "not known whether namespaces are selected, as they were not given"
-            notes.append(f"{why}: {listed(sorted(unlabelled))}")
+            notes.append(f"{why}: {listed(unlabelled)}")
         audit = tally.audit(found, request, unread=unread, notes=notes)
         if audit.unknown:
             audit = msgspec.structs.replace(
@@ -149,9 +141,9 @@ class _Snapshot:
     def _installations(self, request: ClusterRequest) -> Installations:
         if request.config:
             return Installations((request.config,))
-        if not (self.configurations or self.bad_configurations):
+        if not (self.configurations or self.bad[_CONFIGURATION]):
             return Installations(gap=_NO_CONFIGURATIONS)
-        return installations(self.configurations.values(), self.bad_configurations)
+        return installations(self.configurations.values(), self.bad[_CONFIGURATION])
 
     def _agents(self) -> NodeAgents:
         """Istio's CNI agents, and their settings as far as they were given."""
@@ -168,10 +160,9 @@ class _Snapshot:
 
     def _control_planes(self) -> tuple[ControlPlanes, Sequence[str]]:
         """What is known of Istio's injectors, and what is missing."""
-        if self.bad_configurations:  # One that cannot be read may be Istio's.
-            return ControlPlanes(), self.bad_configurations
-        if not self.configurations:
-            return ControlPlanes(), [_NO_CONFIGURATIONS]
+        unread = self.bad[_CONFIGURATION]  # It may be Istio's.
+        if unread or not self.configurations:
+            return ControlPlanes(), unread or [_NO_CONFIGURATIONS]
         hooks = hooks_of(map(kept.configuration, self.configurations.values()))
         policies, missing = dict[ControlPlane, InjectionPolicy](), list[str]()
         for plane in sorted({hook.control_plane for hook in hooks}):
