@@ -271,7 +271,7 @@ async def _pods(
     now = system_clock()
     seen = 0
     cut_pods = Counter[str]()
-    live = cluster.LiveJudge(client, found, mesh)
+    live = cluster.LiveJudge(client, found, mesh, namespaces)
     jobs = await cluster.counting(client) if mesh.native.capability.can else {}
     limits = await _limits(client, [])
     changes = dict[str, list[str]]()
@@ -289,7 +289,7 @@ async def _pods(
         if pod.status.phase == "Failed":
             continue
         judged = found.judge(pod, labels, now)
-        meshed, wanted = await live.outside(pod, labels, judged, now.date)
+        meshed, wanted = await live.outside(pod, judged, now.date)
         settings, injection = judged.installation.settings, InjectionRequest.of(pod, labels)
         owner = controller(about)
         how = structs.replace(

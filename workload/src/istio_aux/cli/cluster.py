@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -72,7 +72,6 @@ def run(
     `Client`.
     """
     server = ""
-    config = request.config or Installation()
     # Keep the workload's log off the terminal: answers have what matters.
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
@@ -82,7 +81,7 @@ def run(
 
     try:
         access = credentials.find(
-            request.kubeconfig or config.settings.kubeconfig,
+            request.kubeconfig or (request.config and request.config.settings.kubeconfig),
             context=request.context,
         )
         server = f"API server {access.server}"
@@ -104,9 +103,7 @@ async def explain(
     ``show`` gets each pod, its `Judgement`, and the keyword arguments of `report.explain`. A target
     without pods, and a pod that cannot be read, is a line on stderr.
     """
-    known = dict[str, Labels | None]()
-    jobs = dict[str, str]()
-    gaps = list[str]()
+    jobs = dict[str, Collection[str]]()
     told = list[str]()
     found = await find(client, request.config)
     live = LiveJudge(client, found)
@@ -118,20 +115,17 @@ async def explain(
             report.complain(each)
             status = FAILED
             continue
-        if (where := each.metadata.namespace) not in known:
-            labels, unlabelled = await _namespaces(client, where)
-            gaps += unlabelled
-            known[where] = labels.get(where)
-            jobs |= await counting(client, where)
-        judged = await live.judge(each, known[where], now, request.sidecars)
+        if (where := each.metadata.namespace) not in jobs:
+            await live.read_labels(where)
+            jobs[where] = await counting(client, where)
+        judged = await live.judge(each, now, request.sidecars)
         owner = controller(each.metadata)
         native = [sidecar.name for sidecar in each.native_sidecars]
-        counts = native and owner and owner.uid in jobs
+        counts = native and owner and owner.uid in jobs[where]
         notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counts else []
-        meshed = None
         judged = await _hook_failed(client, judged)
-        if not (each.names_proxy and injected.on(each.metadata)):
-            meshed = await live.outside(each, known[where], judged, now.date)
+        has_proxy = each.names_proxy and injected.on(each.metadata)
+        meshed = None if has_proxy else await live.outside(each, judged, now.date)
         waits = each.unschedulable and resources.requests(each)
         if waits and waits.gpus and held is None:
             held = await _held(client, found.first)
@@ -142,7 +136,7 @@ async def explain(
             meshed=meshed,
             held=held if waits and waits.gpus else "",
         )
-    report.complain(*told, *unknowns(found, gaps, request.ignore, said=[found.gap]))
+    report.complain(*told, *unknowns(found, live.gaps, request.ignore, said=[found.gap]))
     if each is None:
         report.complain(f"there is no pod {request.among(0, client.namespace)}")
     return status
@@ -150,16 +144,16 @@ async def explain(
 
 async def _held(client: Client, ours: Installation) -> str:
     """Say how many GPUs finished pods hold; empty if none, or if pods may not be listed."""
-    held = pods = 0
+    held = list[int]()
     now = system_clock()
     with suppress(KubeError):
         async for pod in workloads.list_pods(client, "", actions.JOBS):
             if isinstance(pod, Pod) and pod.status.phase == "Running":
                 facts = PodFacts(pod, ours.policy(None))
                 if isinstance(decide_once(facts, now), Quit) and facts.requests:
-                    held += facts.requests.gpus
-                    pods += bool(facts.requests.gpus)
-    return f"; {held} GPUs are held by {pods} finished pods" if pods else ""
+                    held.append(facts.requests.gpus)
+    pods = len([*filter(None, held)])
+    return f"; {sum(held)} GPUs are held by {pods} finished pods" if pods else ""
 
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
@@ -277,10 +271,10 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     owners = set[str]()
     tally = Tally()
     where = request.namespace or ""
-    labels, gaps = await _namespaces(client, request.namespace)
     mesh, unread = await survey(client)
     found = await find(client, request.config)
     live = LiveJudge(client, found, mesh)
+    await live.read_labels(request.namespace)
     async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
         key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
         if not request.wants(key.uid):
@@ -288,14 +282,14 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
         if isinstance(pod, Unreadable):
             tally.unreadable.append(str(pod))
             continue
-        its_labels = labels.get(key.namespace)
         if pod.status.phase == "Failed":
-            tally.add(judge(pod, found.judge(pod, its_labels, now), lately=now))
+            judged = found.judge(pod, live.labels.get(key.namespace), now)
+            tally.add(judge(pod, judged, lately=now))
             continue
         tally.pods += 1
         owners.update(each.uid for each in pod.metadata.owner_references or ())
-        judged = await live.judge(pod, its_labels, now)
-        meshed = await live.outside(pod, its_labels, judged, now.date)
+        judged = await live.judge(pod, now)
+        meshed = await live.outside(pod, judged, now.date)
         tally.add(judge(pod, judged, meshed, lately=now))
     remarks = [
         Remark(
@@ -306,7 +300,7 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
         for uid, each in (await workloads.refused_pods(client, where)).items()
         if request.only is None and uid not in owners and now.wall - each.at.timestamp() < LATELY
     ][: report.MOST]
-    return tally.audit(found, request, gaps=gaps, unread=unread, remarks=remarks)
+    return tally.audit(found, request, gaps=live.gaps, unread=unread, remarks=remarks)
 
 
 class Tally:
@@ -380,22 +374,48 @@ class Tally:
 class LiveJudge:
     """Judges pods by what it reads of their cluster: each thing once, and only if a pod needs it.
 
-    ``mesh`` is what is known of Istio's injectors, if that is read already.
+    Attributes:
+        labels: those of namespaces; `read_labels` adds some.
+        gaps: why labels are not known.
     """
 
     def __init__(
-        self, client: Client, found: Installations, mesh: ControlPlanes | None = None
+        self,
+        client: Client,
+        found: Installations,
+        mesh: ControlPlanes | None = None,
+        labels: Mapping[str, Labels] | None = None,
     ) -> None:
+        """``mesh`` and ``labels`` are what is read already of injectors and namespaces."""
+        self.labels, self.gaps = {**(labels or {})}, list[str]()
         self._client, self._found, self._mesh = client, found, mesh
         self._kubelets = dict[str, Kubelet]()  # By node.
         self._agents: NodeAgents | None = None
         self._asked = 0  # Proxies.
         self._away: str | None = None  # Which injectors have no istiod.
 
+    async def read_labels(self, namespace: str | None) -> None:
+        """Read the labels of a namespace, or of all."""
+        try:
+            if namespace:  # With rights in one namespace a user may get it, but not list them.
+                path = f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}"
+                found = {namespace: kept.labels(decoded(await self._client.get(path), Namespace))}
+            else:
+                pages = actions.pages(self._client, actions.NAMESPACES, Namespace, {})
+                found = {
+                    item.metadata.name: kept.labels(item)
+                    async for page in pages
+                    for item in page.items
+                }
+        except UNREAD as error:
+            right = f"get namespace {namespace}" if namespace else "list namespaces"
+            self.gaps.append(workloads.gap(error, right))
+        else:
+            self.labels |= found
+
     async def judge(
         self,
         pod: Pod,
-        labels: Labels | None,
         now: Moment,
         sidecars: tuple[SidecarRule, ...] | None = None,
     ) -> Judgement:
@@ -404,7 +424,8 @@ class LiveJudge:
         The kubelet may be pulling the payload's image instead. So only a proxy that says that it is
         not ready makes a finding. At most `ASKED` proxies are asked.
         """
-        judged = self._found.judge(pod, labels, now, sidecars, kubelet=await self.kubelet(pod))
+        labels, kubelet = self.labels.get(pod.metadata.namespace), await self.kubelet(pod)
+        judged = self._found.judge(pod, labels, now, sidecars, kubelet=kubelet)
         decision, ready = judged.decision, None
         if decision.stage != "held" or not decision.blocked_by:
             return judged
@@ -422,10 +443,10 @@ class LiveJudge:
         return judged._replace(decision=structs.replace(decision, reason=reason), reason=reason)
 
     async def outside(
-        self, pod: Pod, labels: Labels | None, judged: Judgement, now: datetime
+        self, pod: Pod, judged: Judgement, now: datetime
     ) -> tuple[RepairAction, Expectation]:
         """Judge whether a pod is in its mesh; see `judge.pods.outside`."""
-        expected = (await self._planes()).expected
+        labels, expected = self.labels.get(pod.metadata.namespace), (await self._planes()).expected
         found = outside(pod, labels, judged, expected, self._agents or NodeAgents(), now=now)
         if self._agents or not found[1].ambient:
             return found
@@ -466,21 +487,3 @@ async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
         why = one_line(failed.message[: workloads.LONGEST_WHY], workloads.LONGEST_WHY)
         return judged._replace(reason=f"{judged.reason}; {HOOK_FAILED}: {why}")
     return judged
-
-
-async def _namespaces(
-    client: Client, namespace: str | None
-) -> tuple[dict[str, Labels], tuple[str, ...]]:
-    """The labels of the namespaces in scope, by name, and why some are unknown."""
-    found = dict[str, Labels]()
-    try:
-        if namespace:  # A user with rights in one namespace may get it, but not list namespaces.
-            path = f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}"
-            found[namespace] = kept.labels(decoded(await client.get(path), Namespace))
-        else:
-            async for page in actions.pages(client, actions.NAMESPACES, Namespace, {}):
-                found |= {item.metadata.name: kept.labels(item) for item in page.items}
-    except UNREAD as error:
-        right = f"get namespace {namespace}" if namespace else "list namespaces"
-        return {}, (workloads.gap(error, right),)
-    return found, ()
