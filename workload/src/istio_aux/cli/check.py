@@ -41,6 +41,7 @@ from istio_aux.start.plan import after_injection, plan
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import MeshWatch
 
+_LIST_AGENTS = "list nodes and pods"
 TRIED = 10  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 
@@ -85,9 +86,13 @@ async def _run_checks(
     mesh_watch = MeshWatch(client, settings, Telemetry())
     # An installation has an account of its own.
     if request.config or request.pre or not (settings.lease or found.gap):
-        results += await _tried("rights", _rights(client, settings, request))
+        results += await _tried(
+            "rights",
+            "create selfsubjectaccessreviews",
+            _rights(client, settings, request),
+        )
     async with mesh_watch.watched():
-        results += await _tried("kubernetes", _versions(client, server))
+        results += await _tried("kubernetes", "list nodes", _versions(client, server))
         mesh = mesh_watch.injectors.control_planes
         configurations = {key.name: it for key, it in mesh_watch.injectors.configurations.items()}
         ours = settings.webhook_configuration or min(
@@ -97,6 +102,7 @@ async def _run_checks(
         missing = mesh_watch.watches.missing()
         results[:0] = await _tried(
             "versions",
+            "list pods of Istio and istio-aux",
             _images(
                 client,
                 server,
@@ -108,12 +114,21 @@ async def _run_checks(
         if "injectors" not in missing:
             if not request.pre:
                 results += preflight.webhook(ours, configurations)
-            native = request.to == To.NATIVE
-            results += preflight.injectors(mesh, configurations, native=native)
-            results += await _tried("installation", _unready(client, configurations))
+            results += preflight.injectors(
+                mesh,
+                configurations,
+                native=request.to == To.NATIVE,
+            )
+            results += await _tried(
+                "installation",
+                "list endpointslices",
+                _unready(client, configurations),
+            )
         if request.to:
             results += await _tried(
-                "pods", _moving(client, To(request.to), mesh, mesh_watch, found)
+                "pods",
+                "list pods",
+                _moving(client, To(request.to), mesh, mesh_watch, found),
             )
             return
         results += preflight.untried(mesh, missing)
@@ -133,37 +148,30 @@ async def _run_checks(
             )
             ambient = [name for name, labels in selected.items() if ambient_by({}, labels)]
             if ambient:
-                results += await _tried("ambient", _ambient(client, ambient))
+                results += await _tried("ambient", _LIST_AGENTS, _ambient(client, ambient))
             if mesh.known:
                 judges = found if found.found else Installations((Installation(settings=settings),))
-                results += await _tried("pods", _pods(client, judges, mesh, mesh_watch.namespaces))
+                results += await _tried(
+                    "pods",
+                    "list pods",
+                    _pods(client, judges, mesh, mesh_watch.namespaces),
+                )
         if selected and ours in configurations and not request.pre:
             results += await _admission(
                 client, settings, mesh_watch.injectors.left_to_ambient, selected
             )
     if settings.lease and not request.pre:
-        results += await _tried("lease", _elected(client, settings.lease))
-
-
-_READS = {
-    "versions": "list pods of Istio and istio-aux",
-    "rights": "create selfsubjectaccessreviews",
-    "kubernetes": "list nodes",
-    "installation": "list endpointslices",
-    "ambient": "list nodes and pods",
-    "pods": "list pods",
-    "lease": "get leases",
-}
-"""The right that each check needs, which is shown if its read fails."""
+        results += await _tried("lease", "get leases", _elected(client, settings.lease))
 
 
 async def _tried(
-    check: str, work: Awaitable[Iterable[preflight.CheckResult]]
+    check: str, right: str, work: Awaitable[Iterable[preflight.CheckResult]]
 ) -> list[preflight.CheckResult]:
+    """Do the ``work`` of a check, which needs the ``right`` to read."""
     try:
         return [*await work]
     except KubeError as error:
-        return [preflight.unknown(check, gap(error, _READS[check]))]
+        return [preflight.unknown(check, gap(error, right))]
 
 
 async def _unready(
@@ -391,7 +399,7 @@ async def _moving(
         path = actions.collection("networking.k8s.io/v1", "networkpolicies")
         async for item in workloads.list_known(client, path, NetworkPolicy, unread):
             survey.policy(item)
-    agents = await _tried("ambient", _ambient(client, ())) if to is To.AMBIENT else []
+    agents = await _tried("ambient", _LIST_AGENTS, _ambient(client, ())) if to is To.AMBIENT else []
     unknown = (preflight.unknown("pods", why) for why in unread[:TRIED])
     return [*agents, *unknown, *survey.results()]
 
@@ -422,8 +430,12 @@ async def _admission(
         if not left_to_ambient(Pod(metadata=Metadata(namespace=name)))
     ]
     if not tried:
-        where = "no pod can be tried: an ambient mesh has each selected namespace"
-        return [preflight.unknown("network", where)]
+        return [
+            preflight.unknown(
+                "network",
+                "no pod can be tried: an ambient mesh has each selected namespace",
+            )
+        ]
     if (labels := settings.pod_selector.sample()) is None:
         return [
             preflight.unknown(
@@ -442,7 +454,6 @@ async def _admission(
                 answer = await actions.dry_run_pod(client, namespace, pod)
         except ApiError as error:
             refusals[namespace] = str(error)
-            continue
         except UNANSWERED as error:
             return [
                 preflight.unknown(
@@ -450,13 +461,14 @@ async def _admission(
                     f"a dry run in namespace {namespace}: {error or 'no answer in time'}",
                 )
             ]
-        return [
-            preflight.network(
-                namespace,
-                answer,
-                system_clock().monotonic - began,
-            )
-        ]
+        else:
+            return [
+                preflight.network(
+                    namespace,
+                    answer,
+                    system_clock().monotonic - began,
+                )
+            ]
     return [preflight.unknown("network", refused_in(refusals))]
 
 
