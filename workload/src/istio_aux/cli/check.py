@@ -146,15 +146,18 @@ async def _run_checks(
                 selected,
                 mesh,
             )
-            ambient = [name for name, labels in selected.items() if ambient_by({}, labels)]
-            if ambient:
+            if ambient := [name for name, labels in selected.items() if ambient_by({}, labels)]:
                 results += await _tried("ambient", _LIST_AGENTS, _ambient(client, ambient))
             if mesh.known:
-                judges = found if found.found else Installations((Installation(settings=settings),))
                 results += await _tried(
                     "pods",
                     "list pods",
-                    _pods(client, judges, mesh, mesh_watch.namespaces),
+                    _pods(
+                        client,
+                        found if found.found else Installations((Installation(settings=settings),)),
+                        mesh,
+                        mesh_watch.namespaces,
+                    ),
                 )
         if selected and ours in configurations and not request.pre:
             results += await _admission(
@@ -181,12 +184,11 @@ async def _unready(
     """Report the installations whose webhook Service has no ready pod."""
     results = list[preflight.CheckResult]()
     for name, configuration in sorted(configurations.items()):
-        services = {
+        for service in {
             Service(behind.namespace, behind.name)
             for hook in configuration.webhooks or ()
             if hook.name == START_WEBHOOK and (behind := hook.client_config.service)
-        }
-        for service in services:
+        }:
             if not any(each.ready for each in await read_slices(client, service)):
                 results.append(preflight.unready(name, service))
     return results
@@ -211,19 +213,21 @@ async def _images(
     configurations: Iterable[Configuration] | None,
 ) -> Iterable[preflight.CheckResult]:
     """Find the versions of Istio and istio-aux by the images of their pods."""
-    istio = ours = None
-    if configurations is not None:
-        planes = {
-            configuration.control_plane(hook).namespace
-            for configuration in configurations
-            for hook in configuration.webhooks or ()
-            if hook.is_istios
-        }
-        istio = await _tags(client, planes - {""}, "discovery")
-    if not (found.gap or found.problems):
-        homes = {it.settings.lease[0] for it in found.found if it.settings.lease}
-        ours = await _tags(client, homes, "istio-aux")
-    return (preflight.images(server, istio, ours),)
+    planes = {
+        configuration.control_plane(hook).namespace
+        for configuration in configurations or ()
+        for hook in configuration.webhooks or ()
+        if hook.is_istios
+    }
+    homes = {it.settings.lease[0] for it in found.found if it.settings.lease}
+    unsure = found.gap or found.problems
+    return (
+        preflight.images(
+            server,
+            None if configurations is None else await _tags(client, planes - {""}, "discovery"),
+            None if unsure else await _tags(client, homes, "istio-aux"),
+        ),
+    )
 
 
 async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Counter[str]:
@@ -245,9 +249,14 @@ async def _tags(client: Client, namespaces: Iterable[str], container: str) -> Co
 async def _ambient(client: Client, names: Iterable[str]) -> list[preflight.CheckResult]:
     """Judge whether Istio's agents can take the pods of these namespaces on each node."""
     agents, known = await read_agents(client)
-    harm = "new pods of an ambient mesh do not start there, or start outside it"
-    nodes = await read_kubelets(client)
-    return [*preflight.node_agents(agents, nodes, harm), *preflight.excluded(known, sorted(names))]
+    return [
+        *preflight.node_agents(
+            agents,
+            await read_kubelets(client),
+            "new pods of an ambient mesh do not start there, or start outside it",
+        ),
+        *preflight.excluded(known, sorted(names)),
+    ]
 
 
 async def _rights(
@@ -298,10 +307,12 @@ async def _pods(
             continue
         judged = found.judge(pod, labels, now)
         meshed, wanted = await live.outside(pod, judged, now.date)
-        settings, injection = judged.installation.settings, InjectionRequest.of(pod, labels)
         owner = controller(about)
         how = structs.replace(
-            mesh.start(settings.start(Capability.UNKNOWN), injection),
+            mesh.start(
+                judged.installation.settings.start(Capability.UNKNOWN),
+                InjectionRequest.of(pod, labels),
+            ),
             job=JobCounts(exits=bool(owner and owner.uid in jobs)),
             limits=limits.of(about.namespace),
         )
@@ -310,20 +321,22 @@ async def _pods(
             cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
         if judged.left_out:
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-                out = LeftOut(judged.left_out, judged.change)
-                number = left_out.get(about.namespace, (out, 0))[1]
-                left_out[about.namespace] = out, number + 1
+                _, number = left_out.get(about.namespace, (None, 0))
+                left_out[about.namespace] = LeftOut(judged.left_out, judged.change), number + 1
         elif what := preflight.change(pod, judged.decision, meshed, wanted, how):
             changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
-    counting = [
-        job for job in jobs.values() if found.selects(namespaces.get(job.partition("/")[0], {}))
-    ]
     selects = any(map(found.selects, namespaces.values()))
     return [
         *(await _validating(client, validated) if validated else ()),
         *preflight.unselected(left_out),
         *(preflight.pod_changes(seen, changes) if selects else ()),
-        *preflight.counting(sorted(counting)),
+        *preflight.counting(
+            sorted(
+                job
+                for job in jobs.values()
+                if found.selects(namespaces.get(job.partition("/")[0], {}))
+            )
+        ),
         *preflight.failures(failed),
         *preflight.cut_off(
             cut_pods,
@@ -335,8 +348,11 @@ async def _pods(
 async def _validating(client: Client, nodes: Collection[str]) -> Iterable[preflight.CheckResult]:
     """Judge whether Istio's CNI sets up the pods that wait for it on these nodes."""
     agents, _ = await read_agents(client)
-    harm = "new pods with a sidecar may fail there in istio-validation"
-    return preflight.node_agents({"istio-cni": agents["istio-cni"]}, nodes, harm)
+    return preflight.node_agents(
+        {"istio-cni": agents["istio-cni"]},
+        nodes,
+        "new pods with a sidecar may fail there in istio-validation",
+    )
 
 
 async def _cut_off(
@@ -396,20 +412,30 @@ async def _moving(
             job=each.job,
         )
     if to is To.AMBIENT:
-        path = actions.collection("networking.k8s.io/v1", "networkpolicies")
-        async for item in workloads.list_known(client, path, NetworkPolicy, unread):
+        async for item in workloads.list_known(
+            client,
+            actions.collection("networking.k8s.io/v1", "networkpolicies"),
+            NetworkPolicy,
+            unread,
+        ):
             survey.policy(item)
-    agents = await _tried("ambient", _LIST_AGENTS, _ambient(client, ())) if to is To.AMBIENT else []
-    unknown = (preflight.unknown("pods", why) for why in unread[:TRIED])
-    return [*agents, *unknown, *survey.results()]
+    return [
+        *(await _tried("ambient", _LIST_AGENTS, _ambient(client, ())) if to is To.AMBIENT else ()),
+        *(preflight.unknown("pods", why) for why in unread[:TRIED]),
+        *survey.results(),
+    ]
 
 
 async def _limits(client: Client, unread: list[str]) -> Limits:
     """Read LimitRanges and ResourceQuotas; append to ``unread`` why some cannot be read."""
     limits = Limits()
     for name, kind in LIMITED.items():
-        path = actions.collection("v1", name)
-        async for item in workloads.list_known(client, path, kind, unread):
+        async for item in workloads.list_known(
+            client,
+            actions.collection("v1", name),
+            kind,
+            unread,
+        ):
             limits.apply(item)
     return limits
 

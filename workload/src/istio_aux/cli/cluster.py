@@ -56,7 +56,6 @@ BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
 LATELY = 900.0
 ASKED = 100  # Pods at most whose proxy is asked whether it is ready.
 ANSWERS = 5.0  # Seconds for its answer.
-UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 HOOK_FAILED = "FailedPostStartHook"  # Reason of the kubelet's Event.
 
 
@@ -150,10 +149,10 @@ async def _held(client: Client, ours: Installation) -> str:
         async for pod in workloads.list_pods(client, "", actions.JOBS):
             if isinstance(pod, Pod) and pod.status.phase == "Running":
                 facts = PodFacts(pod, ours.policy(None))
-                if isinstance(decide_once(facts, now), Quit) and facts.requests:
+                finished = isinstance(decide_once(facts, now), Quit)
+                if finished and facts.requests and facts.requests.gpus:
                     held.append(facts.requests.gpus)
-    pods = len([*filter(None, held)])
-    return f"; {sum(held)} GPUs are held by {pods} finished pods" if pods else ""
+    return f"; {sum(held)} GPUs are held by {len(held)} finished pods" if held else ""
 
 
 async def counting(client: Client, namespace: str = "") -> dict[str, str]:
@@ -187,9 +186,8 @@ async def find(client: Client, config: Installation | None) -> Installations:
         ]
     except ApiError as error:
         return Installations(gap=workloads.gap(error, "list mutatingwebhookconfigurations"))
-    items = {item.metadata.name: item for page in read for item in page.items}
     return installations(
-        items.values(),
+        {item.metadata.name: item for page in read for item in page.items}.values(),
         [str(bad) for page in read for bad in page.unreadable],
     )
 
@@ -275,15 +273,18 @@ async def audit_pods(client: Client, request: workloads.ClusterRequest) -> repor
     found = await find(client, request.config)
     live = LiveJudge(client, found, mesh)
     await live.read_labels(request.namespace)
-    async for pod in workloads.list_pods(client, where, actions.NOT_SUCCEEDED, request.selector):
-        key = pod.key if isinstance(pod, Unreadable) else pod.metadata.key
-        if not request.wants(key.uid):
-            continue
+    async for pod in workloads.list_pods(
+        client,
+        where,
+        actions.NOT_SUCCEEDED,
+        request.selector,
+        request.wants,
+    ):
         if isinstance(pod, Unreadable):
             tally.unreadable.append(str(pod))
             continue
         if pod.status.phase == "Failed":
-            judged = found.judge(pod, live.labels.get(key.namespace), now)
+            judged = found.judge(pod, live.namespaces.get(pod.metadata.namespace), now)
             tally.add(judge(pod, judged, lately=now))
             continue
         tally.pods += 1
@@ -313,13 +314,17 @@ class Tally:
         self._unknown = Counter[str]()  # Pods that may lack their sidecar, by the reason.
         self._findings = list[Found]()
 
-    def add(self, found: Iterable[Found]) -> None:
-        """Keep the findings of `judge` about a pod that have a state; count those in doubt."""
+    def add(self, found: Collection[Found]) -> bool:
+        """Keep the findings of `judge` about a pod that have a state; count those in doubt.
+
+        Returns whether there is one of either.
+        """
         for each in found:
             if each.state:
                 self._findings.append(each)
             elif each.in_doubt:
                 self._unknown[each.reason] += 1
+        return any(each.state or each.in_doubt for each in found)
 
     def audit(
         self,
@@ -342,16 +347,23 @@ class Tally:
         if number:
             unreadable = [f"cannot read pod {each}" for each in self.unreadable]
             reasons = [
-                *filter(None, [listed(unreadable, "; ", most=UNREADABLE_SHOWN)]),
+                *filter(None, [listed(unreadable, "; ", most=3)]),
                 *self._unknown,
                 *((*gaps, *unread) if self._unknown else ()),
             ]
-            why = f"pods that may lack their sidecar: {number}: {listed(reasons, '; ')}"
-            remarks.append(Remark(Code.MESH_UNKNOWN, why))
+            remarks.append(
+                Remark(
+                    Code.MESH_UNKNOWN,
+                    f"pods that may lack their sidecar: {number}: {listed(reasons, '; ')}",
+                )
+            )
         if unsure:
-            why = f"pods that may hang: {unsure}: {'; '.join(self.unsure)}"
-            remarks.append(Remark(Code.UNKNOWN, why))
-        said = (each.left_out for each in self._findings)
+            remarks.append(
+                Remark(
+                    Code.UNKNOWN,
+                    f"pods that may hang: {unsure}: {'; '.join(self.unsure)}",
+                )
+            )
         return report.Audit(
             sorted(
                 (each for each in self._findings if each.code not in request.ignore),
@@ -364,7 +376,12 @@ class Tally:
             narrowed=bool(request.targets or request.selector.requirements),
             ignored=[it.code for it in (*self._findings, *remarks) if it.code in request.ignore],
             notes=(
-                *unknowns(found, gaps, request.ignore, said=said),
+                *unknowns(
+                    found,
+                    gaps,
+                    request.ignore,
+                    said=(each.left_out for each in self._findings),
+                ),
                 *notes,
                 *(str(each) for each in remarks if each.code not in request.ignore),
             ),
@@ -375,8 +392,8 @@ class LiveJudge:
     """Judges pods by what it reads of their cluster: each thing once, and only if a pod needs it.
 
     Attributes:
-        labels: those of namespaces; `read_labels` adds some.
-        gaps: why labels are not known.
+        namespaces: their labels, by name; `read_labels` adds some.
+        gaps: why some are not known.
     """
 
     def __init__(
@@ -384,10 +401,10 @@ class LiveJudge:
         client: Client,
         found: Installations,
         mesh: ControlPlanes | None = None,
-        labels: Mapping[str, Labels] | None = None,
+        namespaces: Mapping[str, Labels] | None = None,
     ) -> None:
-        """``mesh`` and ``labels`` are what is read already of injectors and namespaces."""
-        self.labels, self.gaps = {**(labels or {})}, list[str]()
+        """``mesh`` is what is read already of injectors, ``namespaces`` the labels that are."""
+        self.namespaces, self.gaps = {**(namespaces or {})}, list[str]()
         self._client, self._found, self._mesh = client, found, mesh
         self._kubelets = dict[str, Kubelet]()  # By node.
         self._agents: NodeAgents | None = None
@@ -398,8 +415,10 @@ class LiveJudge:
         """Read the labels of a namespace, or of all."""
         try:
             if namespace:  # With rights in one namespace a user may get it, but not list them.
-                path = f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}"
-                found = {namespace: kept.labels(decoded(await self._client.get(path), Namespace))}
+                body = await self._client.get(
+                    f"{actions.NAMESPACES}/{actions.namespace_name(namespace)}"
+                )
+                found = {namespace: kept.labels(decoded(body, Namespace))}
             else:
                 pages = actions.pages(self._client, actions.NAMESPACES, Namespace, {})
                 found = {
@@ -408,10 +427,14 @@ class LiveJudge:
                     for item in page.items
                 }
         except UNREAD as error:
-            right = f"get namespace {namespace}" if namespace else "list namespaces"
-            self.gaps.append(workloads.gap(error, right))
+            self.gaps.append(
+                workloads.gap(
+                    error,
+                    f"get namespace {namespace}" if namespace else "list namespaces",
+                )
+            )
         else:
-            self.labels |= found
+            self.namespaces |= found
 
     async def judge(
         self,
@@ -424,7 +447,7 @@ class LiveJudge:
         The kubelet may be pulling the payload's image instead. So only a proxy that says that it is
         not ready makes a finding. At most `ASKED` proxies are asked.
         """
-        labels, kubelet = self.labels.get(pod.metadata.namespace), await self.kubelet(pod)
+        labels, kubelet = self.namespaces.get(pod.metadata.namespace), await self.kubelet(pod)
         judged = self._found.judge(pod, labels, now, sidecars, kubelet=kubelet)
         decision, ready = judged.decision, None
         if decision.stage != "held" or not decision.blocked_by:
@@ -446,7 +469,10 @@ class LiveJudge:
         self, pod: Pod, judged: Judgement, now: datetime
     ) -> tuple[RepairAction, Expectation]:
         """Judge whether a pod is in its mesh; see `judge.pods.outside`."""
-        labels, expected = self.labels.get(pod.metadata.namespace), (await self._planes()).expected
+        labels, expected = (
+            self.namespaces.get(pod.metadata.namespace),
+            (await self._planes()).expected,
+        )
         found = outside(pod, labels, judged, expected, self._agents or NodeAgents(), now=now)
         if self._agents or not found[1].ambient:
             return found
@@ -466,8 +492,10 @@ class LiveJudge:
             try:
                 version = await actions.read_kubelet(self._client, node)
             except UNREAD as error:
-                why = workloads.gap(error, f"get node {node}")
-                report.complain(f"restart rules of containers may or may not be obeyed: {why}")
+                report.complain(
+                    "restart rules of containers may or may not be obeyed: "
+                    + workloads.gap(error, f"get node {node}")
+                )
             self._kubelets[node] = Kubelet(obeys(version))
         return self._kubelets[node]
 
@@ -480,10 +508,9 @@ class LiveJudge:
 async def _hook_failed(client: Client, judged: Judgement) -> Judgement:
     """Add the kubelet's Event about a hold that gave up, if the account may list Events."""
     pod = judged.facts.pod.metadata
-    if not (isinstance(judged.decision, Report) and judged.facts.never_met):
-        return judged
-    events = await workloads.refused_pods(client, pod.namespace, pod.uid, [HOOK_FAILED])
-    if failed := events.get(pod.uid):
-        why = one_line(failed.message[: workloads.LONGEST_WHY], workloads.LONGEST_WHY)
-        return judged._replace(reason=f"{judged.reason}; {HOOK_FAILED}: {why}")
+    if isinstance(judged.decision, Report) and judged.facts.never_met:
+        events = await workloads.refused_pods(client, pod.namespace, pod.uid, [HOOK_FAILED])
+        if failed := events.get(pod.uid):
+            why = one_line(failed.message[: workloads.LONGEST_WHY], workloads.LONGEST_WHY)
+            return judged._replace(reason=f"{judged.reason}; {HOOK_FAILED}: {why}")
     return judged

@@ -47,8 +47,6 @@ from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, MeshWatch, Watches
 
-_GONE = "it ended without a quit"
-_HELP = f"NAME=PORT/PATH in --sidecars ends one that listens for such a request; else {REMEDY}"
 DELETE_JOB = f"where the pod of a Job has no sidecar, {PodController('Job').again}"
 GRANTED = 5.0  # Seconds to wait for a right: RBAC takes effect a moment after a role changes.
 _POLL = 0.1  # Seconds between two checks of that right.
@@ -140,7 +138,8 @@ class _FreeRun:
                 anyway = "" if named else f"quit pod/{pod.metadata.name} does that; "
                 reason = (
                     f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
-                    f"without network; {anyway}{_HELP}"
+                    f"without network; {anyway}NAME=PORT/PATH in --sidecars ends one that listens "
+                    f"for such a request; else {REMEDY}"
                 )
             else:
                 outcome = "would-free" if self._request.dry_run else "stuck"
@@ -188,8 +187,7 @@ class _FreeRun:
         namespaces = {key.namespace for key in self._hung}
         everywhere = self._request.all_namespaces and not self._request.targets
         scope = {""} if everywhere else namespaces
-        forbidden = await self._forbidden(scope)
-        if forbidden or self._request.dry_run:
+        if (forbidden := await self._forbidden(scope)) or self._request.dry_run:
             return forbidden
         for namespace in namespaces:
             self._labels[namespace] = {}  # It counts as selected, whatever its labels are.
@@ -235,25 +233,23 @@ class _FreeRun:
         state = self._quit.known.get(key)
         if state is None:
             return False
-        if isinstance(state.decision, Ignore) and state.asks_for != "blocked":
-            return True
-        return state.unwatched or state.asks_for == "quit"
+        ignored = isinstance(state.decision, Ignore) and state.asks_for != "blocked"
+        return ignored or state.unwatched or state.asks_for == "quit"
 
     def _result(self, key: Key) -> report.PodOutcome:
         """What became of a pod that hung, and why."""
         state = self._quit.known.get(key)
-        end = self._ends.get(key, End(reason=_GONE))
+        end = self._ends.get(key, End(reason="it ended without a quit"))
         if state is None:
             exited = end.outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}
             outcome = "freed" if exited else "gone"
             reason = end.reason
         else:
             decision = state.decision
-            failure = state.task.failure if state.task else ""
             works = isinstance(decision, Wait) and not (state.asks_for or decision.blocked_by)
             alone = isinstance(decision, Ignore) and decision.blocked_by  # The proxy has exited.
             outcome = "kept" if works or alone else "stuck"
-            reason = failure or decision.reason
+            reason = (state.task and state.task.failure) or decision.reason
         return structs.replace(
             self.verdicts[key],
             outcome=outcome,
@@ -310,9 +306,6 @@ async def _restart(
     done = dict[Key, Restart]()
     dry_run = request.dry_run
 
-    def remaining(most: float = request.patience) -> float:
-        return max(0.0, min(most, end - now()))
-
     def mesh_changed(mesh: ControlPlanes) -> None:
         repair.store.set_injectors(mesh)
 
@@ -360,16 +353,17 @@ async def _restart(
         watches = mesh_watch.watches
         known = await until(
             lambda: watches.refused or (pods.synced.is_set() and agents.synced.is_set()),
-            remaining(PATIENCE),
+            min(PATIENCE, end - now()),
         )
         if missing := _missing(watches):
             return f"{missing}; {DELETE_JOB}" if watches.refused else missing
         if not (known and mesh_watch.injectors.control_planes.known):
             return "it is not known whether Istio injects: see `istio-aux check`"
-        over = await until(lambda: repair.finished, remaining(PATIENCE + SETTLED)) or dry_run
+        settling = min(PATIENCE + SETTLED, end - now())
+        over = await until(lambda: repair.finished, settling) or dry_run
         if not dry_run:
             leadership.lead(True)
-            over = await until(lambda: repair.finished, remaining())
+            over = await until(lambda: repair.finished, end - now())
             await repair.stop(_END)
             await events.sent(_END)
     request.output.show(
@@ -394,12 +388,14 @@ def _restarts(
     candidates, dry_run = [it.uid for it in repair.candidates()], request.dry_run
     chosen = candidates[: request.limit] if dry_run else []
     not_chosen = {*candidates} - {*chosen}
-    late = f" within {request.patience:g} s"
-    if dry_run or len(done) >= request.limit:
-        late = f": the limit is {request.limit}"
+    limited = dry_run or len(done) >= request.limit
+    late = f": the limit is {request.limit}" if limited else f" within {request.patience:g} s"
     for pod in filter(lambda pod: request.wants(pod.uid), run_now(repair.unmeshed())):
-        reason = f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason
-        yield _outcome(pod, "would-restart" if pod.uid in chosen else "kept", reason)
+        yield _outcome(
+            pod,
+            "would-restart" if pod.uid in chosen else "kept",
+            f"{pod.reason}; not restarted{late}" if pod.uid in not_chosen else pod.reason,
+        )
 
 
 def _outcome(pod: Found, outcome: str, reason: str, **more: Any) -> report.PodOutcome:

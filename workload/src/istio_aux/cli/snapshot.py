@@ -46,8 +46,7 @@ def audit(paths: Sequence[str], request: ClusterRequest) -> int:
         return files.BAD_INPUT
     now = snapshot.newest or files.present()
     status = max(status, cluster.show_audit(snapshot.audit(request, now), request, now.date))
-    if snapshot.left_out:
-        kinds = [f"{number} {kind}" for kind, number in sorted(snapshot.left_out.items())]
+    if kinds := [f"{number} {kind}" for kind, number in sorted(snapshot.left_out.items())]:
         report.complain(f"left out: {listed(kinds)}: audit does not read these kinds")
     if snapshot.newest:
         report.complain(f"judged as of {now.date:%Y-%m-%d %H:%M:%S}Z, the newest time given")
@@ -120,23 +119,23 @@ class _Snapshot:
                 continue
             tally.pods += 1
             meshed = outside(pod, labels, judged, mesh.expected, agents, now=now.date)
-            waits = isinstance(meshed[0], AwaitCapture)
-            notes = [Remark(Code.MESH_UNKNOWN, meshed[0].reason)] if waits else []
-            some = judge(pod, judged, meshed, notes, lately=now)
-            told = any(each.state or each.in_doubt for each in some)
+            notes = (
+                [Remark(Code.MESH_UNKNOWN, meshed[0].reason)]
+                if isinstance(meshed[0], AwaitCapture)
+                else []
+            )
+            told = tally.add(judge(pod, judged, meshed, notes, lately=now))
             if not told and (why := _unsure(judged, _judge(pod, labels, found, None))):
                 tally.unsure[why] += 1
-            tally.add(some)
         notes = list[str]()
         if unlabelled := sorted(spaces - self.namespaces.keys()):
-            why = "not known whether namespaces are selected, as they were not given"
-            notes.append(f"{why}: {listed(unlabelled)}")
-        audit = tally.audit(found, request, unread=unread, notes=notes)
-        if audit.unknown:
-            audit = msgspec.structs.replace(
-                audit, among=f"{audit.among}, {audit.unknown} cannot be judged"
+            notes.append(
+                "not known whether namespaces are selected, as they were not given:"
+                f" {listed(unlabelled)}"
             )
-        return audit
+        audit = tally.audit(found, request, unread=unread, notes=notes)
+        unknown = f", {audit.unknown} cannot be judged" if audit.unknown else ""
+        return msgspec.structs.replace(audit, among=f"{audit.among}{unknown}")
 
     def _installations(self, request: ClusterRequest) -> Installations:
         if request.config:

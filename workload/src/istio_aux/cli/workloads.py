@@ -40,19 +40,19 @@ from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import UNDECODABLE, listed, one_line, problem, quoted, with_article
 
+# Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
+# FailedCreatePodReason), of the training-operator (control/pod_control.go).
 REFUSED = ("FailedCreate", "FailedCreatePod")
-"""Reasons of Events about refused pods: of the Job controller (k8s controller_utils.go
-FailedCreatePodReason), of the training-operator (control/pod_control.go)."""
 
+# Reasons of Events, ours and the kubelet's, that say why a pod failed.
 TELLING = ("HeldNotNative", "BackOff", "FailedPostStartHook")
-"""Reasons of Events, ours and the kubelet's, that say why a pod failed."""
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 LONGEST_WHY = 300  # Characters of the message of an Event that are shown: a tenant may write one.
 
+# Limit of the kinds of owners that are listed to find the pods of an object, because tenants write
+# ownerReferences.
 MOST_KINDS = 32
-"""Limit of the kinds of owners that are listed to find the pods of an object, because tenants write
-ownerReferences."""
 
 
 def place(namespace: str) -> str:
@@ -106,8 +106,8 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"in {place(space)}{number}" + ("; -A looks at all namespaces" if space else "")
 
 
+# What a command does about a cluster; it returns the exit status.
 Answer = Callable[[Client, ClusterRequest], Awaitable[int]]
-"""What a command does about a cluster; it returns the exit status."""
 
 
 class Named(Struct, frozen=True):
@@ -134,8 +134,7 @@ class PodEvent(Struct, frozen=True):
     @property
     def refused(self) -> str:
         """What it says as one of `REFUSED`."""
-        why = self.message[:LONGEST_WHY]
-        return f"its pods were refused, last at {self.at:%H:%M:%S}Z: {why}"
+        return f"its pods were refused, last at {self.at:%H:%M:%S}Z: {self.message[:LONGEST_WHY]}"
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -206,8 +205,9 @@ async def list_pods(
     namespace: str,
     fields: Mapping[str, str],
     selector: Selector = _ALL,
+    wants: Callable[[str], bool] = lambda _uid: True,
 ) -> AsyncGenerator[Pod | Unreadable]:
-    """List pods, each once: a list that is restarted returns pods again.
+    """List the pods that are wanted, each once: a list that is restarted returns pods again.
 
     Raises:
         UnanswerableError: the account may not list them, or the namespace does not exist, for which
@@ -225,27 +225,22 @@ async def list_pods(
                 key = each.key if isinstance(each, Unreadable) else each.metadata.key
                 if key not in seen:
                     seen.add(key)
-                    yield each
+                    if wants(key.uid):
+                        yield each
     except ApiError as error:
         if error.code != 403:
             raise
         other = "another namespace by -n" if namespace else "-n NAMESPACE"
         why = gap(error, f"list pods in {place(namespace)}")
         raise UnanswerableError(f"{why}: give {other}") from None
-    if namespace and not seen:
-        await _exists(client, namespace)
+    # An error other than 404, such as 403, proves nothing.
+    with suppress(*UNREAD):
+        path = f"{actions.NAMESPACES}/{namespace}"
+        if namespace and not seen and await actions.read(client, path, Named) is None:
+            raise UnanswerableError(f"namespace {namespace} does not exist")
 
 
-async def _exists(client: Client, namespace: str) -> None:
-    try:
-        await client.get(f"{actions.NAMESPACES}/{namespace}")
-    except ApiError as error:  # Other errors, such as 403, prove nothing.
-        if error.code == 404:
-            raise UnanswerableError(f"namespace {namespace} does not exist") from None
-
-
-class _Manifest(Struct, frozen=True):
-    metadata: Metadata = Metadata()
+class _Manifest(Named, frozen=True):
     spec: msgspec.Raw = NO_TEXT
 
 
@@ -262,8 +257,13 @@ async def list_templates(client: Client, unread: list[str]) -> AsyncGenerator[Fo
     for kind in await actions.served_types(client):
         if (kind.group, kind.kind) not in templates.WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
             continue
-        path = actions.collection(kind.api, kind.plural)
-        async for each in list_known(client, path, _Manifest, unread, f"cannot read {kind.kind} "):
+        async for each in list_known(
+            client,
+            actions.collection(kind.api, kind.plural),
+            _Manifest,
+            unread,
+            f"cannot read {kind.kind} ",
+        ):
             about = each.metadata
             if owners.controller(about):
                 continue
@@ -411,10 +411,9 @@ class _Search(msgspec.Struct):
                 self.job = _of_job(body, kind)
 
         def wanted(owner: OwnerReference) -> bool:
-            if uid:
-                return owner.uid == uid
             key = owners.group(owner), owner.kind
-            return key == (kind.group, kind.kind) and target.name in {"", owner.name}
+            named = key == (kind.group, kind.kind) and target.name in {"", owner.name}
+            return owner.uid == uid if uid else named
 
         async for each in list_pods(self.client, where, self.fields, self.request.selector):
             if (
@@ -514,8 +513,7 @@ async def refused_pods(
     is empty if Events may not be listed.
     """
     fields = "type=Warning" + (f",involvedObject.uid={uid}" if uid else "")
-    events = await _events(client, namespace, reasons, fields)
-    return {it.involved_object.uid: it for it in events}
+    return {it.involved_object.uid: it for it in await _events(client, namespace, reasons, fields)}
 
 
 async def _events(
