@@ -85,6 +85,26 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
         await until(lambda: watches.ready and not watches.dead(), "it lives")
 
 
+async def test_rights_are_known_to_be_missing_once_every_collection_is_answered(
+    api: ApiServer, client: Client
+) -> None:
+    """Until then, a command would name only the first right that is missing."""
+    answers = asyncio.Event()
+    api.before("pods", answers.wait)
+    for each in ("namespaces", "pods"):
+        api.refuse(each, 403, "Forbidden", "forbidden")
+    watches = Watches(client, Telemetry())
+    first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
+    watches.add("pods", "/api/v1/pods", Namespace, Seen())
+    async with AsyncExitStack() as stack:
+        for work in watches.work().values():
+            await stack.enter_async_context(background(work()))
+        await until(lambda: first.refused, "the first one to be refused")
+        assert not watches.refused
+        answers.set()
+        await until(lambda: watches.refused, "the other one to be refused")
+
+
 OURS = {"team": "a"}
 AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 

@@ -195,8 +195,13 @@ class Watches:
 
     @property
     def refused(self) -> bool:
-        """Whether the API server refuses a collection, as it does when a right is missing."""
-        return any(watch.refused for watch, _ in self._watches.values())
+        """Whether the API server refuses collections, as it does when rights are missing.
+
+        Each of the others has been listed by then, so `missing` names all that is refused.
+        """
+        watches = [watch for watch, _ in self._watches.values()]
+        answered = all(watch.refused or watch.synced.is_set() for watch in watches)
+        return answered and any(watch.refused for watch in watches)
 
 
 def _unheard(watch: Watch[Any]) -> str:
