@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from istio_aux.model.applications import ALL_PODS, EVERY
 from istio_aux.model.names import SETTINGS
 from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.settings import read_published
@@ -55,8 +56,10 @@ def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
             some = sorted(told.namespace_selectors.alternatives, key=str)
             told = replace(told, namespace_selectors=NamespaceSelectors(tuple(some)))
             # The charm leaves out what another entry includes.
-            named = [each for each in asked.named if each.namespace not in asked.models]
-            notes[SETTINGS] = told, asked.models, asked.namespaces, frozenset(named)
+            models = {each.namespace for each in asked.named if each.name == EVERY}
+            wild = {EVERY, ALL_PODS}
+            named = [it for it in asked.named if it.name in wild or it.namespace not in models]
+            notes[SETTINGS] = told, frozenset(named)
         found[name] = sent
     return found
 

@@ -21,7 +21,10 @@ ALL_PODS = "**"  # Stands for all pods of a namespace.
 
 
 class Application(msgspec.Struct, frozen=True):
-    """A Juju application: its model's namespace and the ``app.kubernetes.io/name`` of its pods."""
+    """A Juju application: its model's namespace and the ``app.kubernetes.io/name`` of its pods.
+
+    As an entry of the file its name may be `EVERY` or `ALL_PODS`.
+    """
 
     namespace: str
     name: str
@@ -31,20 +34,17 @@ class Applications(msgspec.Struct, frozen=True):
     """The content of the file."""
 
     named: frozenset[Application] = frozenset()
-    models: frozenset[str] = frozenset()  # Namespaces all of whose applications ask.
-    # Namespaces all of whose pods get a sidecar by a label that the charm sets.
-    namespaces: frozenset[str] = frozenset()
 
     def asks(self, namespace: str, application: str) -> bool:
         """Whether the application, the value of a pod's `LABEL`, asks for sidecars."""
-        if not application:
-            return False
-        return namespace in self.models or Application(namespace, application) in self.named
+        entries = {Application(namespace, application), Application(namespace, EVERY)}
+        return bool(application) and not entries.isdisjoint(self.named)
 
     def covers(self, namespace: str, application: str) -> bool:
         """Whether the file gives pods their sidecar: such pods count in every namespace."""
-        requested = namespace in self.namespaces or self.asks(namespace, application)
-        return requested and namespace not in IGNORED
+        # All pods of such a namespace get it by a label that the charm sets.
+        every = Application(namespace, ALL_PODS) in self.named
+        return (every or self.asks(namespace, application)) and namespace not in IGNORED
 
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,24 +77,16 @@ def application_of(pod: Source) -> str:
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
     """Read the file; returns its content, and a line about each invalid entry."""
     named = set[Application]()
-    models = set[str]()
-    namespaces = set[str]()
     problems = list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
-        model, slash, name = entry.partition("/")
-        if not entry:
-            continue
+        model, _, name = entry.partition("/")
         wild = name in {EVERY, ALL_PODS}
-        if not (slash and DNS_LABEL.fullmatch(model) and (wild or DNS_LABEL.fullmatch(name))):
+        if DNS_LABEL.fullmatch(model) and (wild or DNS_LABEL.fullmatch(name)):
+            named.add(Application(model, name))
+        elif entry:
             problems.append(
                 f"line {number}: {json.dumps(entry)}: expected model/app, model/{EVERY} for all"
                 f" its applications, or namespace/{ALL_PODS} for all pods"
             )
-        elif name == EVERY:
-            models.add(model)
-        elif name == ALL_PODS:
-            namespaces.add(model)
-        else:
-            named.add(Application(model, name))
-    return Applications(frozenset(named), frozenset(models), frozenset(namespaces)), tuple(problems)
+    return Applications(frozenset(named)), tuple(problems)

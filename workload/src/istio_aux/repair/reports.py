@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from istio_aux.model.answers import ApplicationMesh, in_order
-from istio_aux.model.applications import EVERY, LABEL, Application, Applications, parse
+from istio_aux.model.applications import ALL_PODS, EVERY, LABEL, Application, Applications, parse
 from istio_aux.model.documents import Cooperative
 from istio_aux.model.found import Found
 from istio_aux.model.owners import workload
@@ -66,7 +66,7 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
     ``unlisted`` says why the pods are not known; empty if they are.
     """
     asking = sorted(
-        store.applications.named | {Application(it, EVERY) for it in store.applications.models},
+        (each for each in store.applications.named if each.name != ALL_PODS),
         key=lambda each: (each.namespace, each.name),
     )
     pods = defaultdict[Application, list[StoredPod]](list)
