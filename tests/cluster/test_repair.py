@@ -158,7 +158,7 @@ def test_the_pods_of_a_job_stay_and_the_reason_says_what_gives_it_new_ones(
 def test_what_is_advised_for_a_job_gives_it_new_pods(
     cluster: lab.Cluster, client: lightkube.Client, namespace: str, tmp_path: Path
 ) -> None:
-    """`owners.PodController`: the pods of before are gone, and the API server admits new ones."""
+    """`owners.obstacle`: the pods of before are gone, and the API server admits new ones."""
     job = meshed.job(meshed.pod(namespace, "train", sidecar=None))
     written = tmp_path / "job.json"
     written.write_text(json.dumps({"apiVersion": "batch/v1", "kind": "Job", **job.to_dict()}))

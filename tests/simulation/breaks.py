@@ -179,10 +179,6 @@ def _performed(attempt: Any) -> Any:
     )
 
 
-def _of_no_job(controls: Any) -> Any:
-    return lambda *of: structs.replace(controls(*of), is_job=False)
-
-
 def _once_each(apply: Any) -> Any:
     seen = dict[object, str]()
 
@@ -257,7 +253,7 @@ BREAKS = {
         0, "bad agents", NOT_FREED, Task, "answered", _believed
     ),
     "a Job's pod is restarted as others are": _break(
-        0, "drains", OF_JOB, owners, "controls", _of_no_job
+        0, "drains", OF_JOB, owners, "is_job", _returns(False)
     ),
     "a pod that is gone is not forgotten": _break(
         0, "crowd", _KEPT, PodStore, "delete", _returns(None)

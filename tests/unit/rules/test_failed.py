@@ -9,7 +9,7 @@ import pytest
 import yaml
 from istio_aux.cli import report
 from istio_aux.model.ending import failure, recent_failure
-from istio_aux.model.owners import KINDS, Job, PodFailurePolicy, counts_exits, podless
+from istio_aux.model.owners import KINDS, Job, JobCounts, JobSpec, podless
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
 from unit.rules.pods import ENDED, JOB, RUNNING, State, exited, job, judged, moment, statuses
@@ -148,9 +148,9 @@ def test_such_a_policy_leaves_out_what_other_webhooks_add_and_is_not_too_long(
 def test_such_a_policy_does_not_count_what_native_sidecars_exit_with() -> None:
     """What heals one finding causes no other, IA0118."""
     policy = yaml.safe_load(policy_of(init(126, "istio-validation")))["podFailurePolicy"]
-    assert not counts_exits(msgspec.convert(policy, PodFailurePolicy))
+    assert not JobCounts.of(msgspec.convert({"podFailurePolicy": policy}, JobSpec)).exits
     policy["rules"][1]["onExitCodes"]["values"].append(137)
-    assert counts_exits(msgspec.convert(policy, PodFailurePolicy))
+    assert JobCounts.of(msgspec.convert({"podFailurePolicy": policy}, JobSpec)).exits
 
 
 @pytest.mark.parametrize(

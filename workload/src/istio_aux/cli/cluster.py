@@ -40,7 +40,7 @@ from istio_aux.model.findings import Code, Remark
 from istio_aux.model.found import Found
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Moment
-from istio_aux.model.owners import Job, controller, counts_exits
+from istio_aux.model.owners import Job, JobCounts, controller
 from istio_aux.model.pod import Pod
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed, one_line
@@ -167,7 +167,7 @@ async def counting(client: Client, namespace: str = "") -> dict[str, str]:
                 {},
             )
             for job in page.items
-            if counts_exits(job.spec.pod_failure_policy)
+            if JobCounts.of(job.spec).exits
         }
     return {}
 

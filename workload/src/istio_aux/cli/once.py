@@ -28,7 +28,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.documents import run_now
 from istio_aux.model.found import Found
 from istio_aux.model.kubelet import Kubelet
-from istio_aux.model.owners import PodController
+from istio_aux.model.owners import again
 from istio_aux.model.pod import PROXY, Pod
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy
 from istio_aux.model.resources import Requests, held
@@ -47,7 +47,7 @@ from istio_aux.tasks import running, until
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import PATIENCE, MeshWatch, Watches
 
-DELETE_JOB = f"where the pod of a Job has no sidecar, {PodController('Job').again}"
+DELETE_JOB = f"where the pod of a Job has no sidecar, {again('Job')}"
 GRANTED = 5.0  # Seconds to wait for a right: RBAC takes effect a moment after a role changes.
 _POLL = 0.1  # Seconds between two checks of that right.
 _END = 2.0  # Seconds for actions in flight to end, and then as many for Events to be sent.

@@ -440,7 +440,7 @@ def _delete(pod: Pod) -> Command:
     """The command that deletes the Job of a pod, or a pod without an owner; else none."""
     its = pod.metadata
     maker = owners.controller(its)
-    if maker and not owners.controls(maker, its.name).is_job:
+    if maker and not owners.is_job(maker):
         return NO_COMMAND
     kind, name = (maker.kind.lower(), maker.name) if maker else ("pod", its.name)
     return command("kubectl delete {} {} -n {}", kind, name, its.namespace)

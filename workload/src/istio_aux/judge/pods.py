@@ -141,9 +141,8 @@ def mesh_again(pod: Pod, action: ReportUnmeshed) -> tuple[str, Command]:
     owner = owners.controller(pod.metadata)
     if owner is None:
         return "delete the pod and apply it again", NO_COMMAND
-    maker = owners.controls(owner, pod.metadata.name)
-    if maker.is_job:
-        return maker.again, NO_COMMAND
+    if owners.is_job(owner):
+        return owners.again(owner.kind), NO_COMMAND
     return "restart it", command("istio-aux restart-unmeshed -n {} --yes", pod.metadata.namespace)
 
 

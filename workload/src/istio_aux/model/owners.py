@@ -16,7 +16,7 @@ from istio_aux.model.text import one_line
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 
 # Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
-# (`controls`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common.
+# (`failure`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common.
 _JOBS = {"batch": ("Job",), "kubeflow.org": TRAINING_KINDS}
 # Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never.
 _RESTARTING = ("JAXJob", "PaddleJob", "PyTorchJob")
@@ -55,8 +55,7 @@ def controller(metadata: Metadata) -> OwnerReference | None:
     owners = [owner for owner in metadata.owner_references or () if owner.controller]
     if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:
         return None
-    texts = (owners[0].api_version, owners[0].kind, owners[0].name, owners[0].uid)
-    said = "".join(texts)
+    said = f"{owners[0].api_version}{owners[0].kind}{owners[0].name}{owners[0].uid}"
     return owners[0] if said.isascii() and len(said) <= LONGEST else None
 
 
@@ -90,40 +89,30 @@ def group(owner: OwnerReference) -> str:
     return owner.api_version.rpartition("/")[0]
 
 
-class PodController(msgspec.Struct, frozen=True):
-    """The controller of a pod, and whether it makes a new one; `controls` reads it once."""
-
-    kind: str = ""  # Kind and UID are empty if there is none.
-    uid: str = ""
-    is_job: bool = False  # Whether its kind is known to make pods that finish.
-    # Why no controller is known to replace the pod; empty if one is.
-    obstacle: str = "the pod has no controller that would make a new one"
-    ordinal: int = -1  # The number of a StatefulSet's pod, from its name; -1: it has none.
-
-    @property
-    def again(self) -> str:
-        """How a Job gets new pods."""
-        return f"delete the {self.kind} and apply it again, as `kubectl replace --force -f` does"
+def is_job(owner: OwnerReference) -> bool:
+    """Whether a controller is of a kind that is known to make pods that finish."""
+    return owner.kind in _JOBS.get(group(owner), ())
 
 
-def controls(owner: OwnerReference | None, name: str) -> PodController:
-    """Read ``owner``, the controller of a pod of this name."""
+def again(kind: str) -> str:
+    """How a Job of this kind gets new pods."""
+    return f"delete the {kind} and apply it again, as `kubectl replace --force -f` does"
+
+
+def obstacle(owner: OwnerReference | None) -> str:
+    """Why the controller of a deleted pod is not known to make a new one; empty if it does."""
     if owner is None:
-        return PodController()
-    api = group(owner)
-    kind = owner.kind
-    is_job = kind in _JOBS.get(api, ())
-    obstacle = ""
-    if not is_job and kind not in _SERVICES.get(api, ()):
-        obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
-    number = _ORDINAL.fullmatch(name) if (api, kind) == ("apps", "StatefulSet") else None
-    return PodController(
-        kind,
-        owner.uid,
-        is_job,
-        obstacle,
-        int(number[1]) if number else -1,
-    )
+        return "the pod has no controller that would make a new one"
+    if owner.kind in {**_JOBS, **_SERVICES}.get(group(owner), ()):
+        return ""
+    return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"
+
+
+def ordinal(owner: OwnerReference | None, name: str) -> int:
+    """The number of a StatefulSet's pod of this name; -1 for the pod of another ``owner``."""
+    is_set = owner is not None and (group(owner), owner.kind) == ("apps", "StatefulSet")
+    number = _ORDINAL.fullmatch(name) if is_set else None
+    return int(number[1]) if number else -1
 
 
 def failure(owner: OwnerReference, restart_policy: str) -> str:
@@ -133,9 +122,8 @@ def failure(owner: OwnerReference, restart_policy: str) -> str:
     pkg/core/status.go). The consequence depends on the kind and its restartPolicy (UpdateJobStatus
     of each). A pod does not show whether that is ``ExitCode`` or ``Never``.
     """
-    if group(owner) != "kubeflow.org":
-        return ""
-    if owner.kind in _RESTARTING and restart_policy != "Never":
+    restarts = owner.kind in _RESTARTING and restart_policy != "Never"
+    if restarts or group(owner) != "kubeflow.org":
         return ""
     return f"the {owner.kind} would fail: its operator counts a pod that is deleted as failed"
 
@@ -177,18 +165,6 @@ class PodFailurePolicy(Struct, frozen=True):
     rules: tuple[FailureRule, ...] | None = None
 
 
-def counts_exits(policy: PodFailurePolicy | None) -> bool:
-    """Whether the policy counts exit codes of every container (k8s@1.36 job matchOnExitCodes).
-
-    A rule for istio-validation's exit code alone is about no sidecar: see `failed`.
-    """
-    return any(
-        (codes.get("operator"), codes.get("values")) != ("In", [NOT_SET_UP])
-        for rule in (policy and policy.rules) or ()
-        if (codes := rule.on_exit_codes) is not None and not codes.get("containerName")
-    )
-
-
 class JobCounts(NamedTuple):
     """What a Job of Kubernetes' own counts as a failure beside native sidecars."""
 
@@ -197,11 +173,20 @@ class JobCounts(NamedTuple):
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobCounts:
-        """Read a spec (k8s@1.36 job_controller.go pastBackoffLimitOnFailure, matchOnExitCodes)."""
+        """Read a spec (k8s@1.36 job_controller.go pastBackoffLimitOnFailure, matchOnExitCodes).
+
+        A rule for istio-validation's exit code alone is about no sidecar: see `failed`.
+        """
+        policy = spec.pod_failure_policy
+        exits = any(
+            (codes.get("operator"), codes.get("values")) != ("In", [NOT_SET_UP])
+            for rule in (policy and policy.rules) or ()
+            if (codes := rule.on_exit_codes) is not None and not codes.get("containerName")
+        )
         least = [1 if each is None else each for each in (spec.parallelism, spec.completions)]
         at_once = least[0] if spec.completions is None else min(least)
         return cls(
-            counts_exits(spec.pod_failure_policy),
+            exits,
             restarts=(6 if spec.backoff_limit is None else spec.backoff_limit) <= at_once,
         )
 

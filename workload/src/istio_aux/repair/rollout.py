@@ -40,6 +40,7 @@ from itertools import count
 
 import msgspec
 
+from istio_aux.model import owners
 from istio_aux.model.election import FAILED, NEWEST, Replaced
 from istio_aux.model.moment import Clock, Moment
 from istio_aux.model.pod import Struct
@@ -195,7 +196,7 @@ def replica(pod: Candidate, action: RepairAction) -> Replica:
         ready=pod.ready and not pod.deleting,
         deleting=pod.deleting,
         restart=isinstance(action, Restart),
-        ordinal=pod.controller.ordinal,
+        ordinal=owners.ordinal(pod.owner, pod.key.name),
         created=pod.created,
         deleted=pod.deleted,
     )

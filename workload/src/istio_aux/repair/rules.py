@@ -115,11 +115,6 @@ class Candidate(Struct, frozen=True):
         """Whether the pod has succeeded or failed."""
         return self.phase in {"Succeeded", "Failed"}
 
-    @property
-    def controller(self) -> owners.PodController:
-        """The controller that makes another pod in its place, if there is one."""
-        return owners.controls(self.owner, self.key.name)
-
 
 _JUJU = tuple((text_label(key), value) for key, value in JUJU_PODS)
 
@@ -364,14 +359,14 @@ def _reasons_to_keep(
             if around.live is False
             else "not known if the injector is live"
         )
-    owner = pod.controller
-    if owner.obstacle:
-        yield owner.obstacle
-    if owner.is_job:
+    owner = pod.owner
+    if obstacle := owners.obstacle(owner):
+        yield obstacle
+    if owner and owners.is_job(owner):
         # A restart loses the work of its pods, so its author decides when.
-        yield f"it is {with_article(owner.kind)}'s: {owner.again}"
+        yield f"it is {with_article(owner.kind)}'s: {owners.again(owner.kind)}"
     if pod.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.
         yield f"phase {pod.phase or 'not known'}"
-    if not (pod.key.uid and pod.version and owner.uid):
+    if not (pod.key.uid and pod.version and owner and owner.uid):
         yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
