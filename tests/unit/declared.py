@@ -21,7 +21,8 @@ MODULES = [
 
 def _keys(module: ModuleType) -> Iterator[Annotation[Any] | Label[Any]]:
     for value in vars(module).values():
-        for each in value if isinstance(value, tuple) else (value,):
+        several = value.values() if isinstance(value, dict) else value
+        for each in several if isinstance(value, dict | tuple) else (value,):
             if isinstance(each, Annotation | Label):
                 yield each
 

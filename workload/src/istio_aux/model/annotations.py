@@ -10,14 +10,12 @@ list, its most entries. A longer text is a bad value like any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
 from typing import Generic, TypeVar
 
 from istio_aux.model.pod import Metadata
-from istio_aux.model.text import alternatives, quoted
+from istio_aux.model.text import quoted
 
 T = TypeVar("T")
-Choice = TypeVar("Choice", bound=StrEnum)
 Source = Metadata | Mapping[str, str]
 
 NAME = 63  # Characters of the longest value of a label, and name of a container.
@@ -101,23 +99,6 @@ class Label(_Key[T]):
     """A label whose value decides something."""
 
     _where = "label"
-
-
-def choice(
-    name: str,
-    choices: type[Choice],
-    meaning: str,
-    overrides: str,
-) -> Annotation[Choice]:
-    """Declare an annotation that overrides an option for its pod."""
-    return Annotation(
-        name,
-        choices,
-        alternatives(choices),
-        longest=NAME,
-        meaning=meaning,
-        overrides=overrides,
-    )
 
 
 def mark(name: str) -> Annotation[str]:

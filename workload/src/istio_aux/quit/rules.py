@@ -370,8 +370,7 @@ def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
         yield obstacle
     elif owner and (fails := owners.failure(owner, facts.pod.restart_policy)):
         yield fails
-    for problem in facts.settings.unclear_end:
-        yield problem.why
+    yield from facts.settings.unclear_end.values()
     if facts.unclear or all(facts.state(n) == ContainerState() for n in facts.unfinished):
         yield "the state of its payload is not known"
 
@@ -379,8 +378,7 @@ def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
 def _still_needed(facts: PodFacts) -> Iterator[str]:
     """Reasons why the proxy must not, or cannot, be made to exit now."""
     phase = facts.pod.status.phase
-    for problem in facts.settings.unclear_end:
-        yield problem.why
+    yield from facts.settings.unclear_end.values()
     if phase == "Unknown":
         yield "phase Unknown: the node does not report"
     if facts.restarting is not None:
@@ -454,7 +452,7 @@ def _blockers(facts: PodFacts, late: str) -> tuple[Blocker, ...]:
     if facts.unfinished:
         return tuple(map(Blocker, facts.unfinished)) if facts.partly_finished or late else ()
     return (
-        *(Blocker(each.annotation, "annotation") for each in facts.settings.unclear_end),
+        *(Blocker(key, "annotation") for key in facts.settings.unclear_end),
         *([Blocker(facts.target)] if any(_stays(facts)) else []),
     )
 

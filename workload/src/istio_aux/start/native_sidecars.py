@@ -158,7 +158,7 @@ def convert(
     Without ``proxy_first`` nothing is converted: with istio-cni a sidecar that starts before the
     proxy has no network. If it waits for the network in a probe or a hook, the pod never starts.
     """
-    if why := settings.problem(SIDECARS):
+    if why := settings.problems.get(SIDECARS):
         return patch.Step(why)
     by_default = _known(pod, settings) if known else ()
     rules = sidecars.combined(how.sidecars, settings.sidecars, by_default)
@@ -209,7 +209,7 @@ def _known(pod: Pod, settings: PodSettings) -> Iterator[SidecarRule]:
     payload = [each for each in pod.containers if each.name not in {PROXY, *rows}]
     if not (rows and payload):
         return
-    unclear = settings.problem(QUIT) or settings.problem(QUIT_AFTER)
+    unclear = settings.problems.keys() & {QUIT, QUIT_AFTER}
     if settings.opt_out or settings.after or unclear:
         return
     text = "\n".join(map(ending.said, (*payload, *pod.init_containers)))

@@ -187,7 +187,7 @@ def _peers(pod: Pod, option: Peers, settings: PodSettings) -> Step:
         return Step()
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
     decided = any(each.on(pod.metadata) for each in (injected, *_authors))
-    if decided or settings.problem(PEERS):
+    if decided or PEERS in settings.problems:
         return Step()
     in_no_service = _of_jobset.on(pod.metadata) or _operator.get(pod.metadata) == MPI_OPERATOR
     ports = ",".join(map(str, () if in_no_service else _declared_ports(pod)))
@@ -220,7 +220,7 @@ def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
 
 def remarks(pod: Pod, settings: PodSettings) -> tuple[Remark, ...]:
     """Remarks on bad values of the pod's own annotations, and on keys that nothing reads."""
-    return (*(each.remark for each in settings.problems), *unread(pod.metadata))
+    return (*settings.remarks, *unread(pod.metadata))
 
 
 def before_injection(pod: Pod) -> Pod:
