@@ -1,7 +1,7 @@
 """What a kubelet does: which containers are finished, that is terminated and never started again.
 
 The reason of a state (``OOMKilled``, ``Error``, ``Completed``) is shown to people and decides
-nothing, except for the two that are the kubelet's own marks, `RESTARTING_ALL` and `UNKNOWN`.
+nothing, except for the two that are the kubelet's own marks, those of `_RESTARTED_ANYWAY`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from istio_aux.model.pod import Container, Pod, PodSpec, RestartRule, Terminated
 # pkg/kubelet/kubelet_pods.go getPhase), and of one that the container runtime no longer knows
 # (pkg/kubelet/container/helpers.go ShouldContainerBeRestarted, kubernetes#22607). The kubelet
 # starts the container again whatever its exit code and policy.
-RESTARTING_ALL = "RestartingAllContainers"
-UNKNOWN = "ContainerStatusUnknown"
-_RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
-_RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
+_RESTARTING_ALL = "RestartingAllContainers"
+_RESTARTED_ANYWAY = {
+    _RESTARTING_ALL: "with all others",
+    "ContainerStatusUnknown": "(its state is unknown)",
+}
 
 _MINOR = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
 
@@ -57,8 +58,7 @@ def obeys(kubelet: str) -> bool | None:
 def depends_on_kubelet(pod: Pod) -> bool:
     """Whether a container of the pod is finished for some kubelets only (see `obeys`)."""
     return any(
-        container.restart_policy is not None
-        and (ended := pod.exits.get(container.name)) is not None
+        (ended := pod.exits.get(container.name)) is not None
         and _depends(container, pod, ended.exit_code)
         for container in pod.containers
     )
@@ -90,15 +90,14 @@ def finished(container: Container, pod: Pod, *, obeyed: bool | None = True) -> F
     if mark := _RESTARTED_ANYWAY.get(state.terminated.reason):
         return Finished(False, f"{how}, will be restarted {mark}")
     again, rule = should_restart(container, pod.spec, code)
+    depends = not obeyed and _depends(container, pod, code)
+    if depends and obeyed is None:
+        why = f"{how}, may be restarted ({rule}, which kubelets up to 1.34 ignore)"
+        return Finished(False, why)
+    if depends:
+        again = not again
+        rule = f"restartPolicy {pod.restart_policy}; the kubelet ignores {rule}"
     verb = "will be restarted" if again else "not restarted"
-    if not obeyed and container.restart_policy is not None and _depends(container, pod, code):
-        again = obeyed is None or not again
-        if obeyed is None:
-            verb = "may be restarted"
-            rule = f"{rule}, which kubelets up to 1.34 ignore"
-        else:
-            verb = "will be restarted" if again else "not restarted"
-            rule = f"restartPolicy {pod.restart_policy}; the kubelet ignores {rule}"
     return Finished(not again, f"{how}, {verb} ({rule})")
 
 
@@ -115,7 +114,7 @@ def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple
     rule of the container, else its restartPolicy, else the pod's.
     """
     rule = _matching_rule(container, exit_code)
-    if rule is not None and rule.action in _RESTARTING_RULES:
+    if rule is not None and rule.action in {"Restart", "RestartAllContainers"}:
         return True, f"restartPolicyRules: {rule.action}"
     again = {"Never": False, "OnFailure": exit_code != 0, "Always": True}
     for owner, policy in (
@@ -147,18 +146,16 @@ def restarting_all(pod: Pod, *, obeyed: bool | None = True) -> str | None:
     init containers and sidecars included, exited with a code whose rule is RestartAllContainers, or
     was lost on the way. The others may still be reported as terminated, but are not finished.
     """
-    for condition in pod.status.conditions or ():
-        if condition.type == "AllContainersRestarting" and condition.status == "True":
-            return "all containers are being restarted"
     # Where several statuses contradict each other, any of them may be true.
     ended = [(it.name, how) for it in pod.statuses() if it.state and (how := it.state.terminated)]
-    if any(how.reason == RESTARTING_ALL for _, how in ended):
+    lost = any(how.reason == _RESTARTING_ALL for _, how in ended)
+    if lost or pod.has_condition("AllContainersRestarting"):
         return "all containers are being restarted"
     if obeyed is False:
         return None
     ruled = {c.name: c for c in (*pod.init_containers, *pod.containers) if c.restart_policy_rules}
     for name, how in ended:
         rule = _matching_rule(ruled[name], how.exit_code) if name in ruled else None
-        if rule is not None and rule.action == "RestartAllContainers":
+        if rule and rule.action == "RestartAllContainers":
             return f"all containers will be restarted: {name} {_exit(how)}"
     return None

@@ -306,11 +306,10 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         name = meta.name or (f"{meta.generate_name}*" if meta.generate_name else "(unnamed)")
         return f"{meta.namespace}/{name}" if meta.namespace else name
 
-    @property
-    def ready(self) -> bool:
-        """Whether the pod's condition ``Ready`` is true."""
+    def has_condition(self, name: str) -> bool:
+        """Whether a condition of the pod is true."""
         return any(
-            each.type == "Ready" and each.status == "True" for each in self.status.conditions or ()
+            each.type == name and each.status == "True" for each in self.status.conditions or ()
         )
 
     @property

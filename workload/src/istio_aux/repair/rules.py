@@ -88,7 +88,7 @@ class Candidate(Struct, frozen=True):
             injection=injection,
             too_much=said if said > kept.MOST else 0,
             phase=shared((pod.status.phase or "")[:_WORD]),
-            ready=pod.ready,
+            ready=pod.has_condition("Ready"),
             names_proxy=pod.names_proxy,
             deleting=ends is not None,
             # Right before a pod is gone its grace period is 0 and its deletionTimestamp moves to
