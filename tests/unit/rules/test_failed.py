@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 from istio_aux.cli import report
-from istio_aux.model.ending import failure, recent_failure
+from istio_aux.model.ending import failure
 from istio_aux.model.owners import KINDS, Job, JobCounts, JobSpec, podless
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
@@ -114,11 +114,11 @@ def test_a_pod_is_recent_for_an_hour_and_one_that_runs_for_as_long_as_it_does() 
         (failed(), 3599, True), (failed(), 3600, False), (again(), 86400, True),
         (failed({**DONE, "istio-proxy": exited(1, at="2026-11-21T09:16:29")}), 7100, True),
     ):  # fmt: skip
-        assert bool(recent_failure(pod, moment(ENDED, seconds))) is recent
+        assert bool(failure(pod, moment(ENDED, seconds))) is recent
     timeless = {n: {"terminated": {"exitCode": c}} for n, c in (("main", 0), ("istio-proxy", 1))}
     unknown = failed(status={"containerStatuses": statuses(timeless)})
     assert failure(unknown)
-    assert recent_failure(unknown, moment(ENDED)) is None
+    assert failure(unknown, moment(ENDED)) is None
 
 
 def test_a_job_may_leave_pods_out_that_were_not_set_up_and_counts_all_others() -> None:

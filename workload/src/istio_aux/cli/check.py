@@ -27,7 +27,7 @@ from istio_aux.kube.errors import UNANSWERED, ApiError, KubeError, gap
 from istio_aux.kube.lease import StoredLease
 from istio_aux.kube.objects import Unreadable
 from istio_aux.model.annotations import START
-from istio_aux.model.ending import cut_off, recent_failure
+from istio_aux.model.ending import cut_off, failure
 from istio_aux.model.findings import Code, ignored
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
@@ -299,8 +299,8 @@ async def _pods(
         if isinstance(pod, Unreadable) or pod.metadata.namespace not in namespaces:
             continue
         about, labels = pod.metadata, namespaces[pod.metadata.namespace]
-        if failure := recent_failure(pod, now):
-            failed.setdefault(failure.code, []).append(f"{about.namespace}/{about.name}")
+        if lately := failure(pod, now):
+            failed.setdefault(lately.code, []).append(f"{about.namespace}/{about.name}")
         if any(each.name == ISTIOS_INIT[1] for each in pod.init_containers):
             validated.update(filter(None, [pod.spec.node_name]))
         if pod.status.phase == "Failed":

@@ -14,7 +14,7 @@ from istio_aux.injector.capture import NodeAgents
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge.installation import Judgement, Labels
 from istio_aux.model import ending, owners
-from istio_aux.model.ending import FailedPod, failure, recent_failure
+from istio_aux.model.ending import FailedPod, failure
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.found import Found, State
 from istio_aux.model.moment import Moment
@@ -55,7 +55,7 @@ def judge(
     first = (
         _unmeshed(pod, of, action, expectation)
         or _hanging(pod, of, judged)
-        or _failed(of, judged, recent_failure(pod, lately) if lately else failure(pod))
+        or _failed(of, judged, failure(pod, lately))
     )
     remarks = [
         *notes,

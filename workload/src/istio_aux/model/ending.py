@@ -67,7 +67,6 @@ ENDINGS = (
 _OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
 
 LATELY = 3600.0  # Seconds for which lists of failed pods show a pod after its end.
-MOST_RULES = 20  # Rules of a podFailurePolicy (k8s@1.36 batch/validation maxPodFailurePolicyRules).
 
 _, VALIDATION = ISTIOS_INIT
 
@@ -188,8 +187,10 @@ class FailedPod(NamedTuple):
         return "; ".join(filter(None, (self.reason, self.fix)))
 
 
-def failure(pod: Pod) -> FailedPod | None:
+def failure(pod: Pod, now: Moment | None = None) -> FailedPod | None:
     """Say how the mesh failed a pod that is meant to end; None: it did not.
+
+    With ``now``, one that ended more than `LATELY` ago does not count.
 
     Only commands ask this: `serve` does not watch pods that are over.
 
@@ -202,19 +203,13 @@ def failure(pod: Pod) -> FailedPod | None:
         or pod.restart_policy == "Always"
     ):
         return None
-    if pod.status.phase in {"Pending", "Running"}:
-        return next(_ends_proxy(pod), None)
-    found = next(_failed(pod), None) if pod.status.phase == "Failed" else None
+    if pod.status.phase != "Failed":
+        return next(_ends_proxy(pod), None) if pod.status.phase in {"Pending", "Running"} else None
     ends = (zoned(each.finished_at) for each in pod.exits.values())
-    return found and found._replace(at=max(filter(None, ends), default=None))
-
-
-def recent_failure(pod: Pod, now: Moment) -> FailedPod | None:
-    """As `failure`, but None for a pod that ended more than `LATELY` ago."""
-    found = failure(pod)
-    if found is None or pod.status.phase != "Failed":
-        return found
-    return found if found.at and now.wall - found.at.timestamp() < LATELY else None
+    at = max(filter(None, ends), default=None)
+    if now and not (at and now.wall - at.timestamp() < LATELY):
+        return None
+    return next((each._replace(at=at) for each in _failed(pod)), None)
 
 
 def _failed(pod: Pod) -> Iterator[FailedPod]:
@@ -278,13 +273,14 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
 def outlived(pod: Pod, ended: datetime | None) -> list[str]:
     """The payload containers that ran when the proxy ended, and still run."""
     at = zoned(ended)
-    names = list[str]()
-    for each in (*pod.init_containers, *pod.containers):
-        state = pod.states.get(each.name)
-        began = zoned(state.running.started_at) if state and state.running else None
-        if each.name != PROXY and each.restart_policy != "Always" and began and at and began < at:
-            names.append(each.name)
-    return names
+    running = ((name, state.running) for name, state in pod.states.items() if state.running)
+    began = {name: zoned(state.started_at) for name, state in running}
+    before = {name for name, start in began.items() if start and at and start < at} - {PROXY}
+    return [
+        each.name
+        for each in (*pod.init_containers, *pod.containers)
+        if each.name in before and each.restart_policy != "Always"
+    ]
 
 
 def too_early(pod: Pod, name: str) -> str:
@@ -296,8 +292,12 @@ def too_early(pod: Pod, name: str) -> str:
 def _held(pod: Pod) -> str:
     """Why admission did not ask for a native proxy; empty if it did, or none was possible."""
     because = not_native_because.get(pod.metadata)
-    held = f"istio-aux holds it, not native: {one_line(because)}" if because else ""
-    return held and f"{held}; without that its proxy would be native, and start first"
+    if not because:
+        return ""
+    return (
+        f"istio-aux holds it, not native: {one_line(because)}; without that its proxy would be"
+        " native, and start first"
+    )
 
 
 def _policy(pod: Pod) -> str:
@@ -319,4 +319,5 @@ def _policy(pod: Pod) -> str:
         *({"action": "Count", "onExitCodes": {"containerName": name, **on}} for name in own),
         {"action": "Ignore", "onExitCodes": on},
     ]
-    return to_yaml({"podFailurePolicy": {"rules": rules}}) if len(rules) <= MOST_RULES else ""
+    # A podFailurePolicy has 20 at most (k8s@1.36 batch/validation maxPodFailurePolicyRules).
+    return to_yaml({"podFailurePolicy": {"rules": rules}}) if len(rules) <= 20 else ""

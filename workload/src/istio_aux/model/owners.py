@@ -227,7 +227,6 @@ class Job(Struct, frozen=True):
         return self.spec.run_policy or self.spec
 
 
-MOST_SAID = 300  # Characters of what another controller says.
 # Conditions of a Job that makes no pods; the first true one counts.
 _NO_PODS = ("Failed", "FailureTarget", "Complete", "Completed", "Succeeded", "Suspended")
 
@@ -244,7 +243,7 @@ def podless(job: Job, api: JobApi | None) -> str:
         said.append(
             one_line(
                 ": ".join(filter(None, (f"it is {found.type}{when}", found.reason, found.message))),
-                MOST_SAID,
+                longest=300,
             )
         )
     elif job.run_policy.suspend:
