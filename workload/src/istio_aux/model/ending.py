@@ -64,7 +64,8 @@ ENDINGS = (
 )
 
 # Texts about another sidecar: the flag of cloud-sql-proxy, and ports.
-_OTHERS = ("--quitquitquit", *(f":{rule.port}/quitquitquit" for rule in SHIPPED.values()))
+_PORTS = "|".join(str(rule.port) for rule in SHIPPED.values())
+_OTHERS = re.compile(rf"--quitquitquit|:(?:{_PORTS})/quitquitquit")
 
 LATELY = 3600.0  # Seconds for which lists of failed pods show a pod after its end.
 
@@ -114,11 +115,14 @@ def killed(pod: Pod) -> str:
     The kubelet writes how a native proxy ended together with the last phase of its pod, and not
     earlier (k8s@1.36 kubelet.go SyncTerminatingPod, status_manager.go mergePodStatus).
     """
-    ended = pod.exits.get(PROXY)
+    ended = pod.exits.get(PROXY) if pod.has_native_proxy else None
     phase = pod.status.phase
-    if phase not in {"Succeeded", "Failed"} or not pod.has_native_proxy or ended is None:
-        return ""
-    if ended.exit_code not in KILLED or ended.reason == "OOMKilled":
+    if (
+        phase not in {"Succeeded", "Failed"}
+        or ended is None
+        or ended.exit_code not in KILLED
+        or ended.reason == "OOMKilled"
+    ):
         return ""
     grace = pod.spec.termination_grace_period_seconds
     enough = f"terminationGracePeriodSeconds was {grace}: {SHORT} is enough"
@@ -144,20 +148,13 @@ def ends_its_proxy(pod: Pod) -> Iterator[Remark]:
                 f"too much to judge: its commands and variables have over {MOST_TEXT >> 10} KiB",
             )
             return
-        text = _without_others(text)
+        text = _OTHERS.sub(" ", text)
         kills = pod.spec.share_process_namespace and "kill" in text
         words = (*ENDINGS, "pilot-agent", "envoy") if kills else ENDINGS
         word = next((each for each in words if each in text), "")
         if word and container.name != PROXY:
             yield Remark(Code.END_PROXY, f"{ENDS}: {word} in container {quoted(container.name)}")
             return
-
-
-def _without_others(text: str) -> str:
-    """A text without what is about another sidecar than the proxy."""
-    for other in _OTHERS:
-        text = text.replace(other, " ")
-    return text
 
 
 def said(container: Container) -> str:

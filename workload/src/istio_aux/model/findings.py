@@ -14,7 +14,6 @@ from typing import NamedTuple, Self
 from istio_aux.model.names import REPOSITORY
 from istio_aux.model.text import quoted
 
-PAGES = f"{REPOSITORY}/blob/main/docs/findings"  # Where the pages are.
 # The page of each group, by the beginning of its codes.
 GROUPS = {
     "IA01": "pods",
@@ -40,7 +39,7 @@ class Code(StrEnum):
     @property
     def page(self) -> str:
         """The address of the code's section on the page of its group."""
-        return f"{PAGES}/{GROUPS[self[:4]]}.md#{self.lower()}"
+        return f"{REPOSITORY}/blob/main/docs/findings/{GROUPS[self[:4]]}.md#{self.lower()}"
 
     RUNS_ON = "IA0101", "the proxy runs on after its payload"
     KEPT = "IA0102", "another container keeps a pod whose payload has finished"

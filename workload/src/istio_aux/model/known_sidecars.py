@@ -39,13 +39,8 @@ _FLAG = "its flag --quitquitquit"
 # flag, a variable or a file turns it on (cmd/root.go loadConfig). $(NAME) may be any flag.
 _GOOGLES = r"(?m)\A\S*/{0}-connectors/{1}(?::[^\s/]*)?\n(?:(?:\S*/)?{1})?$"
 _GOOGLES_ON = re.compile(r"(?im)quitquitquit(?!=(?:0|f|false)$)|config[-_]file|^[^=\n]*\$\(")
-# The only argument that vault-k8s writes with VAULT_CONFIG (container_sidecar.go).
-_VAULT = re.compile(
-    r"(?m)^echo \$\{VAULT_CONFIG\?\} \| base64 -d > (\S+) && vault agent -config=\1$"
-)
 _143 = "143 at SIGTERM without --exit-zero-on-sigterm"
 _GRACE = "flushes for `grace`, 5 s"
-_OTELCOL = "opentelemetry-collector"
 
 KNOWN = (
     Known(
@@ -77,7 +72,10 @@ KNOWN = (
         port=8200,
         path="/agent/v1/quit",
         switch="annotation vault.hashicorp.com/agent-enable-quit",
-        off=_VAULT,
+        # The only argument that vault-k8s writes with VAULT_CONFIG (container_sidecar.go).
+        off=re.compile(
+            r"(?m)^echo \$\{VAULT_CONFIG\?\} \| base64 -d > (\S+) && vault agent -config=\1$"
+        ),
         on=re.compile(r"(?m)enable_quit|^VAULT_CONFIG=(?!\{)"),
         is_script=True,
     ),
@@ -112,7 +110,8 @@ KNOWN = (
     ),
     Known(
         "otel-collector otc-container",
-        f"{_OTELCOL} {_OTELCOL}-contrib {_OTELCOL}-k8s aws-otel-collector",
+        "opentelemetry-collector opentelemetry-collector-contrib opentelemetry-collector-k8s"
+        " aws-otel-collector",
         "open-telemetry/opentelemetry-operator pkg/sidecar, PR 4247 (native)",
     ),
     Known(

@@ -26,7 +26,6 @@ PROXY = "istio-proxy"
 ISTIOS_INIT = ("istio-init", "istio-validation")
 NOT_SET_UP = 126  # Exit code of istio-validation (istio pkg/constants ValidationErrorCode).
 
-LONGEST_WHY = 300  # Characters of the scheduler's message, which may count every node.
 _TIMEOUT = re.compile(TIMEOUT_FLAG + "([0-9]{1,5})")
 _LONGEST = 256  # Longer texts are not shared: a label's value has 63 characters, its name 317.
 _same = lru_cache(maxsize=4096)(str)
@@ -68,21 +67,21 @@ class Present(Struct, frozen=True):
 
 
 S = TypeVar("S", bound=Struct | bytes)
-_encoder = msgspec.json.Encoder()
 _interned = OrderedDict[tuple[type, bytes], Struct | bytes]()
-_MANY = 512
-_LARGE = 2048  # Values in the cache, and bytes of the longest: tenants write them.
 
 
 def interned(value: S) -> S:
-    """Intern a value, in a bounded cache; it must hold no `msgspec.Raw` but `NO_TEXT`."""
-    text = value if isinstance(value, bytes) else _encoder.encode(value)
+    """Intern a value; it must hold no `msgspec.Raw` but `NO_TEXT`.
+
+    Tenants write these values: the cache has 512, of at most 2 KiB.
+    """
+    text = value if isinstance(value, bytes) else msgspec.json.encode(value)
     key = type(value), text
-    if len(text) > _LARGE:
+    if len(text) > 2048:
         return value
     found = _interned.setdefault(key, value)
     _interned.move_to_end(key)
-    if len(_interned) > _MANY:
+    if len(_interned) > 512:
         _interned.popitem(last=False)
     return cast("S", found)
 
@@ -372,10 +371,12 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
     @property
     def unschedulable(self) -> str:
         """Why the scheduler has found no node, such as ``Unschedulable: 0/3 nodes …``, or empty."""
-        for each in self.status.conditions or ():
-            if (each.type, each.status) == ("PodScheduled", "False"):
-                return one_line(": ".join(filter(None, (each.reason, each.message))), LONGEST_WHY)
-        return ""
+        said = (
+            ": ".join(filter(None, (each.reason, each.message)))
+            for each in self.status.conditions or ()
+            if (each.type, each.status) == ("PodScheduled", "False")
+        )
+        return one_line(next(said, ""), longest=300)  # The message may count every node.
 
     def statuses(self) -> Iterator[ContainerStatus]:
         """Statuses of all containers, regular and init; names are unique within a pod."""
@@ -404,12 +405,8 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         return {name: at.terminated for name, at in self.states.items() if at.terminated}
 
 
-_decoder = msgspec.json.Decoder(Pod)
-
-
-def decode(body: bytes) -> Pod:
-    """Decode one pod from JSON; `msgspec.DecodeError` names the path of what is wrong."""
-    return _decoder.decode(body)
+# Decodes one pod from JSON; `msgspec.DecodeError` names the path of what is wrong.
+decode = msgspec.json.Decoder(Pod).decode
 
 
 def convert(document: object) -> Pod:

@@ -323,9 +323,9 @@ class InjectionRequest(Struct, frozen=True):
         A pod that has the label or the annotation keeps it, whatever the value. The label overrides
         the annotation, so it is added beside one only ``despite_annotation``: an admin wants that.
         """
-        for key, texts in ((inject_label, self.labels), (inject_annotation, self._annotations())):
-            if key.on(texts) and not (despite_annotation and key is inject_annotation):
-                yield key.shown(texts)
+        annotated = self.annotation is not None and not despite_annotation
+        if annotated or inject_label.on(self.labels):
+            yield self.said
         if self.injected:
             yield "the sidecar is already injected"
         if ambient := self.ambient:
@@ -364,10 +364,7 @@ class InjectionRequest(Struct, frozen=True):
         """Return the label if the pod has it, else the annotation, with the texts it is in."""
         if inject_label.on(self.labels):
             return inject_label, self.labels
-        return inject_annotation, self._annotations()
-
-    def _annotations(self) -> Mapping[str, str]:
-        return {} if self.annotation is None else {INJECT: self.annotation}
+        return inject_annotation, {} if self.annotation is None else {INJECT: self.annotation}
 
 
 def ambient_by(pod: Source, namespace: Mapping[str, str] = {}) -> str:

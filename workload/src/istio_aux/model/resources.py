@@ -30,20 +30,12 @@ _QUANTITY = re.compile(
     r"\+?([0-9]++\.?+[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE]?)"
 )
 _LONGEST = 40  # Characters of a quantity: 2^63 has 19 digits.
-_MOST = 2**63 - 1
-_POWERS = {
-    "n": -9,
-    "u": -6,
-    "m": -3,
-    "": 0,
-    "k": 3,
-    "M": 6,
-    "G": 9,
-    "T": 12,
-    "P": 15,
-    "E": 18,
-}
 _BINARY = "KMGTPE"
+_FACTORS = {
+    **{unit: Fraction(1000) ** power for power, unit in enumerate("num", start=-3)},
+    **{unit: Fraction(1000) ** power for power, unit in enumerate(("", *"kMGTPE"))},
+    **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate(_BINARY, start=1)},
+}
 
 _UNIT = 10**9  # Parts of one unit; the API server stores no smaller ones (apimachinery Quantity).
 
@@ -83,13 +75,15 @@ class Requests(Struct, frozen=True):
         )
 
 
+_Quantities = dict[str, str | int | float] | None
+
+
 class _Resources(Struct, frozen=True):
-    requests: dict[str, str | int | float] | None = None
-    limits: dict[str, str | int | float] | None = None
+    requests: _Quantities = None
+    limits: _Quantities = None
 
 
 _resources = msgspec.json.Decoder(_Resources | None)
-_quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 
 # Amounts in parts, by the name in a ResourceQuota, such as `limits.memory`.
 Amounts = Mapping[str, int]
@@ -127,11 +121,11 @@ def requests(pod: Pod) -> Requests | None:
         for name in {CPU, MEMORY} & own.keys():
             amounts[name] = own[name]
         if pod.spec.overhead:
-            amounts += _amounts(_quantities.decode(pod.spec.overhead))
+            amounts += _amounts(msgspec.json.decode(pod.spec.overhead, type=_Quantities))
         held = _rounded(amounts)
     except UNDECODABLE:  # A pod from a file has a quantity that the API server would refuse.
         return None
-    return held if max(held.millicpu, held.memory, held.gpus) <= _MOST else None
+    return held if max(held.millicpu, held.memory, held.gpus) < 2**63 else None
 
 
 def held(pod: Pod) -> Requests | None:
@@ -214,10 +208,7 @@ def quantity(text: str) -> int:
     if match is None:
         raise ValueError("expected a quantity, such as 500m or 16Gi")
     unit = match[2]
-    if unit.endswith("i"):
-        factor = Fraction(1024 ** (_BINARY.index(unit[0]) + 1))
-    else:
-        factor = Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
+    factor = _FACTORS[unit] if unit in _FACTORS else Fraction(10) ** int(unit[1:])
     return math.ceil(Fraction(match[1]) * factor * _UNIT)
 
 
@@ -234,11 +225,9 @@ def _containers(
     pod: Pod, read: Callable[[msgspec.Raw], Counter[str]]
 ) -> tuple[Counter[str], Counter[str]]:
     """What the containers need together, and what init containers need at most (KEP-753)."""
-    together = Counter[str]()
+    together = sum((read(container.resources) for container in pod.containers), Counter[str]())
     before = Counter[str]()
     start = Counter[str]()
-    for container in pod.containers:
-        together += read(container.resources)
     for container in pod.init_containers:
         own = read(container.resources)
         if container.restart_policy == "Always":
@@ -273,7 +262,7 @@ def _rounded(amounts: Counter[str]) -> Requests:
     )
 
 
-def _amounts(requests: Mapping[str, str | int | float] | None) -> Counter[str]:
+def _amounts(requests: _Quantities) -> Counter[str]:
     """The amounts that count, by name."""
     return Counter(
         {
@@ -291,13 +280,12 @@ def _bytes(number: int) -> str:
     return f"{number / 1024**power:.1f}".removesuffix(".0") + unit
 
 
-def _of_size(name: str) -> Annotation[int]:
-    return Annotation(f"sidecar.istio.io/{name}", quantity, "a quantity", longest=_LONGEST)
-
-
 _SIZE = {
-    "requests.cpu": _of_size("proxyCPU"),
-    "requests.memory": _of_size("proxyMemory"),
-    "limits.cpu": _of_size("proxyCPULimit"),
-    "limits.memory": _of_size("proxyMemoryLimit"),
+    name: Annotation(f"sidecar.istio.io/{key}", quantity, "a quantity", longest=_LONGEST)
+    for name, key in (
+        ("requests.cpu", "proxyCPU"),
+        ("requests.memory", "proxyMemory"),
+        ("limits.cpu", "proxyCPULimit"),
+        ("limits.memory", "proxyMemoryLimit"),
+    )
 }

@@ -94,7 +94,7 @@ class Selector(msgspec.Struct, frozen=True):
         # Sorted by operator, so a value of In replaces that of Exists.
         for each in self.requirements:
             if not each.matches(labels):
-                wanted = each.operator in {_IN, _EXISTS}
+                wanted = each.operator in {Operator.IN, Operator.EXISTS}
                 value = each.values[0] if each.values else "true"
                 found[each.key] = value if wanted else found.get(each.key)
         return found if self.matches(with_labels(labels, found)) else None
@@ -210,7 +210,6 @@ _REQUIREMENT = re.compile(
     r"|\s++(?P<word>in|notin)\s*+\((?P<values>[^=!()<>]*+)\))?)\s*+(?P<comma>,|\Z)",
     re.ASCII,
 )
-_FORMS = "KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES)"
 
 
 def parse(text: str) -> Selector:
@@ -244,7 +243,10 @@ def _parse(rest: str) -> Iterator[Requirement]:
     more = bool(rest)
     while more:
         if (match := _REQUIREMENT.match(rest)) is None:
-            raise ValueError(f"expected {_FORMS}, found {quoted(rest) if rest else 'the end'}")
+            raise ValueError(
+                "expected KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (VALUES) or KEY notin (VALUES),"
+                f" found {quoted(rest) if rest else 'the end'}"
+            )
         yield _parsed(match)
         rest = rest[match.end() :]
         more = bool(match["comma"])
@@ -253,7 +255,7 @@ def _parse(rest: str) -> Iterator[Requirement]:
 def _parsed(match: re.Match[str]) -> Requirement:
     """Make a requirement; as in kubectl, a missing value is the empty one."""
     if match["absent"]:
-        return Requirement(match["absent"], _ABSENT)
+        return Requirement(match["absent"], Operator.DOES_NOT_EXIST)
     if match["sign"]:
         values = {match["value"] or ""}
     elif match["word"]:
@@ -261,7 +263,7 @@ def _parsed(match: re.Match[str]) -> Requirement:
         if not match["values"].strip(string.whitespace):
             raise ValueError(f'expected at least one value after "{match["word"]}"')
     else:
-        return Requirement(match["key"], _EXISTS)
+        return Requirement(match["key"], Operator.EXISTS)
     return Requirement(
         match["key"], _OPERATORS[match["sign"] or match["word"]], tuple(sorted(values))
     )
@@ -273,13 +275,10 @@ DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST_NAME = 253
 
-_ABSENT = Operator.DOES_NOT_EXIST
-_EXISTS = Operator.EXISTS
-_IN = Operator.IN
 _OPERATORS = {
-    "=": _IN,
-    "==": _IN,
-    "in": _IN,
+    "=": Operator.IN,
+    "==": Operator.IN,
+    "in": Operator.IN,
     "!=": Operator.NOT_IN,
     "notin": Operator.NOT_IN,
 }

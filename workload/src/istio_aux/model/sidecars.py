@@ -67,7 +67,6 @@ def _classic(row: Known, container: str) -> SidecarRule:
 SHIPPED: Mapping[str, SidecarRule] = {
     name: _classic(row, name) for row in KNOWN if row.port for name in row.names.split()[:1]
 }
-_LONGEST = 128 << 10  # Characters that are searched.
 ENDS_LAST = frozenset(name for row in KNOWN if row.ends_last for name in row.names.split())
 _BY_NAME: Mapping[str, Sequence[Known]] = {
     name: [row for row in KNOWN if name in row.names.split()]
@@ -78,8 +77,7 @@ _BY_NAME: Mapping[str, Sequence[Known]] = {
 
 def known(container: Container) -> Known | None:
     """The program in a container, by name and image; None if it is none of `KNOWN`."""
-    if not (rows := _BY_NAME.get(container.name)):
-        return None
+    rows = _BY_NAME.get(container.name, ())
     folder, _, last = container.image.partition("@")[0].rpartition("/")
     repository = f"/{folder}/{last.partition(':')[0]}"
     return next(
@@ -100,8 +98,8 @@ def is_off(container: Container) -> bool:
     row = known(container)
     if row is None or row.off is None or container.env_from:
         return False
-    program, *words = *(container.command or ("",)), *(container.args or ())
-    lines = [container.image.partition("@")[0], program, *words]
+    image = container.image.partition("@")[0]
+    lines = [image, *(container.command or ("",)), *(container.args or ())]
     for each in container.env or ():
         value = each.value or "?"  # A value from another object is not known.
         if each.name == "VAULT_CONFIG":
@@ -109,9 +107,9 @@ def is_off(container: Container) -> bool:
                 value = b64decode(value).decode()
         lines.append(f"{each.name}={value}")
     said = "\n".join(lines)
-    if len(said) > _LONGEST or not row.off.search(said):
-        return False
-    return not (row.on and row.on.search(said))
+    # No more than these characters are searched.
+    off = row.off.search(said) if len(said) <= 128 << 10 else None
+    return bool(off) and not (row.on and row.on.search(said))
 
 
 OFF = SidecarRule("", how=How.NONE)  # No container has that name.

@@ -17,12 +17,6 @@ from istio_aux.model.names import START_WEBHOOK
 from istio_aux.model.pod import Metadata, Present, Struct
 from istio_aux.model.selectors import LabelSelector
 
-# Suffix of the names of Istio's injection webhooks, whatever a vendor calls the configuration:
-# istiod writes its CA only into webhooks with this suffix (istio webhookpatch.go).
-_INJECTOR = "sidecar-injector.istio.io"
-# istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
-# pkg/util/common.go).
-_DEACTIVATED = ("istio.io/deactivated", "never-match")
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 
@@ -142,14 +136,22 @@ class Webhook(Struct, frozen=True):
 
     @property
     def is_istios(self) -> bool:
-        """Whether the webhook is Istio's, deactivated or not."""
-        return self.name.endswith(_INJECTOR)
+        """Whether the webhook is Istio's, deactivated or not, by the suffix of its name.
+
+        Istiod writes its CA only into webhooks with this suffix, whatever a vendor calls the
+        configuration (istio webhookpatch.go).
+        """
+        return self.name.endswith("sidecar-injector.istio.io")
 
     @property
     def injects(self) -> bool:
-        """Whether the webhook is Istio's and not deactivated."""
+        """Whether the webhook is Istio's and not deactivated.
+
+        istioctl deactivates a webhook by a label that it selects and that no object has (istioctl
+        pkg/util/common.go).
+        """
         return self.is_istios and not any(
-            _DEACTIVATED in (selector.match_labels or {}).items()
+            ("istio.io/deactivated", "never-match") in (selector.match_labels or {}).items()
             for selector in (self.namespace_selector, self.object_selector)
             if selector
         )
