@@ -35,7 +35,7 @@ from istio_aux.kube.errors import UNREAD, ApiError, KubeError, gap
 from istio_aux.kube.objects import Key, T, Unreadable, decoded
 from istio_aux.model import owners, templates
 from istio_aux.model.moment import in_utc, zoned
-from istio_aux.model.pod import NO_TEXT, Metadata, OwnerReference, Pod, Struct, convert
+from istio_aux.model.pod import NO_TEXT, OwnerReference, Pod, Resource, convert
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import UNDECODABLE, listed, one_line, problem, quoted, with_article
@@ -110,16 +110,9 @@ class ClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
 Answer = Callable[[Client, ClusterRequest], Awaitable[int]]
 
 
-class Named(Struct, frozen=True):
-    """An object of which only the metadata counts."""
-
-    metadata: Metadata = Metadata()
-
-
-class PodEvent(Struct, frozen=True):
+class PodEvent(Resource, frozen=True):
     """An Event about a pod, or about what makes pods."""
 
-    metadata: Metadata = Metadata()
     involved_object: OwnerReference = OwnerReference()  # It is in the Event's own namespace.
     reason: str = ""
     message: str = ""
@@ -236,11 +229,11 @@ async def list_pods(
     # An error other than 404, such as 403, proves nothing.
     with suppress(*UNREAD):
         path = f"{actions.NAMESPACES}/{namespace}"
-        if namespace and not seen and await actions.read(client, path, Named) is None:
+        if namespace and not seen and await actions.read(client, path, Resource) is None:
             raise UnanswerableError(f"namespace {namespace} does not exist")
 
 
-class _Manifest(Named, frozen=True):
+class _Manifest(Resource, frozen=True):
     spec: msgspec.Raw = NO_TEXT
 
 
@@ -398,7 +391,7 @@ class _Search(msgspec.Struct):
                 body = await self.client.get(
                     actions.object_path(kind.api, kind.plural, where, target.name)
                 )
-                uid = decoded(body, Named, "object").metadata.uid
+                uid = decoded(body, Resource, "object").metadata.uid
             except UNREAD as error:
                 if error.code != 403:
                     near = await self._near(target) if error.code == 404 else ""
@@ -460,7 +453,7 @@ class _Search(msgspec.Struct):
             async for page in actions.pages(
                 self.client,
                 actions.collection(of.api, of.plural, namespace if of.namespaced else ""),
-                Named,
+                Resource,
                 {},
                 # Only metadata: a tenant may name a Secret as the owner of a pod.
                 accept=actions.ONLY_METADATA,

@@ -31,7 +31,7 @@ from istio_aux.model.annotations import (
 from istio_aux.model.findings import Code
 from istio_aux.model.limits import Limits
 from istio_aux.model.owners import JobCounts, controller, group
-from istio_aux.model.pod import Metadata, Pod, Struct
+from istio_aux.model.pod import Pod, Resource, Struct
 from istio_aux.model.pod_settings import InjectionRequest, PodSettings, ambient_by
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
 from istio_aux.model.templates import WORKLOADS
@@ -75,10 +75,9 @@ class _PolicySpec(Struct, frozen=True):
     ingress: tuple[_Ingress, ...] | None = None
 
 
-class NetworkPolicy(Struct, frozen=True):
+class NetworkPolicy(Resource, frozen=True):
     """A NetworkPolicy: only the ports of its ingress rules are read."""
 
-    metadata: Metadata = Metadata()
     spec: _PolicySpec = _PolicySpec()
 
 

@@ -18,7 +18,7 @@ from istio_aux.kube.client import TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, S, T, decoded, read_beginning, read_page
 from istio_aux.model import owners
-from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
+from istio_aux.model.pod import OwnerReference, Pod, Resource, Struct
 from istio_aux.model.policy import Right
 from istio_aux.model.selectors import DNS_LABEL, DNS_SUBDOMAIN, LONGEST_NAME
 from istio_aux.model.text import quoted
@@ -46,10 +46,9 @@ class _NodeStatus(Struct, frozen=True):
     node_info: _NodeInfo = _NodeInfo()
 
 
-class Node(Struct, frozen=True):
+class Node(Resource, frozen=True):
     """A node, by its name and the version of its kubelet."""
 
-    metadata: Metadata = Metadata()
     status: _NodeStatus = _NodeStatus()
 
 
@@ -66,8 +65,7 @@ class _ApiVersion(Struct, frozen=True):
     resources: tuple[_Resource, ...] | None = None
 
 
-class _ApiGroup(Struct, frozen=True):
-    metadata: Metadata = Metadata()
+class _ApiGroup(Resource, frozen=True):
     versions: tuple[_ApiVersion, ...] | None = None
 
 

@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import re
 import types
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
 from istio_aux.model.documents import Cooperative, cutting, shallow
-from istio_aux.model.pod import Key, Metadata
+from istio_aux.model.pod import Key, Metadata, Resource
 from istio_aux.model.text import problem
 
 # Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
 # (--max-request-bytes), and JSON writes each of their bytes as six at most: ``<`` as ``\u003c``.
 LONGEST = 10 << 20
 BEGINNING = 4 << 10  # Bytes that are kept of a longer text.
-
-
-class Resource(Protocol):
-    """What an object must have to be listed and watched."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """Name, namespace, uid and resourceVersion."""
-        ...
 
 
 T = TypeVar("T", bound=Resource)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import msgspec
 
-from istio_aux.model.pod import Key, Metadata, Struct
+from istio_aux.model.pod import Key, Resource, Struct
 from istio_aux.model.resources import COUNTED, Amounts, quantity
 
 MOST = 100  # Objects of a namespace that are read; with more, its limits are not known.
@@ -24,10 +24,9 @@ class _QuotaStatus(Struct, frozen=True):
     used: dict[str, str | int | float] | None = None
 
 
-class ResourceQuota(Struct, frozen=True):
+class ResourceQuota(Resource, frozen=True):
     """How much all pods of a namespace may request and use, and how much they do."""
 
-    metadata: Metadata = Metadata()
     spec: _QuotaSpec = _QuotaSpec()
     status: _QuotaStatus = _QuotaStatus()
 
@@ -42,10 +41,9 @@ class _LimitSpec(Struct, frozen=True):
     limits: tuple[_LimitItem, ...] | None = None
 
 
-class LimitRange(Struct, frozen=True):
+class LimitRange(Resource, frozen=True):
     """How much each pod, or container, of a namespace may request and use."""
 
-    metadata: Metadata = Metadata()
     spec: _LimitSpec = _LimitSpec()
 
 

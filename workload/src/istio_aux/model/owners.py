@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from istio_aux.model.moment import in_utc, zoned
-from istio_aux.model.pod import NOT_SET_UP, Condition, Metadata, OwnerReference, Struct
+from istio_aux.model.pod import NOT_SET_UP, Condition, Metadata, OwnerReference, Resource, Struct
 from istio_aux.model.text import one_line
 
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
@@ -214,10 +214,9 @@ class JobStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] | None = None
 
 
-class Job(Struct, frozen=True):
+class Job(Resource, frozen=True):
     """A Job of any kind, reduced to the fields that are read."""
 
-    metadata: Metadata = Metadata()
     spec: JobSpec = JobSpec()
     status: JobStatus | None = None
 

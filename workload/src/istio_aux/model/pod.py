@@ -132,6 +132,12 @@ NO_TEXT = msgspec.Raw()  # Any other `msgspec.Raw` keeps the whole text that it 
 NO_METADATA = Metadata()  # Marks a document without ``metadata``; compare with ``is``.
 
 
+class Resource(Struct, frozen=True):
+    """An object of the API: what all of them have."""
+
+    metadata: Metadata = NO_METADATA
+
+
 class ExitCodes(Struct, frozen=True):
     """``exitCodes`` of a restart rule: operator ``In`` or ``NotIn``."""
 
@@ -289,12 +295,11 @@ class PodStatus(Struct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class Pod(Struct, frozen=True, dict=True, gc=True):
+class Pod(Resource, frozen=True, dict=True, gc=True):
     """A pod; `decode` and `convert` make one. Only admission sees pods without a uid."""
 
     api_version: str = ""
     kind: str = ""
-    metadata: Metadata = NO_METADATA
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from istio_aux.model.annotations import text_label
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.pod import Metadata, Present, Struct
+from istio_aux.model.pod import Present, Resource, Struct
 from istio_aux.model.selectors import LabelSelector
 
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
@@ -26,16 +26,13 @@ _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]++-----END CERTIFICATE-----")
 
 
-class Namespace(Struct, frozen=True):
+class Namespace(Resource, frozen=True):
     """A namespace; webhooks select it by its labels, of which `kept.labels` tells."""
 
-    metadata: Metadata = Metadata()
 
-
-class ConfigMap(Struct, frozen=True):
+class ConfigMap(Resource, frozen=True):
     """A ConfigMap, such as that with an injection policy."""
 
-    metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
 
@@ -162,10 +159,9 @@ class Webhook(Struct, frozen=True):
         return any(rule.creates_pods for rule in self.rules or ())
 
 
-class Configuration(Struct, frozen=True):
+class Configuration(Resource, frozen=True):
     """A MutatingWebhookConfiguration (admissionregistration/v1)."""
 
-    metadata: Metadata = Metadata()
     webhooks: tuple[Webhook, ...] | None = None
 
     @property
@@ -214,10 +210,9 @@ class Endpoint(Struct, frozen=True):
     conditions: Conditions | None = None
 
 
-class EndpointSlice(Struct, frozen=True):
+class EndpointSlice(Resource, frozen=True):
     """An EndpointSlice (discovery.k8s.io/v1); a Service may have several."""
 
-    metadata: Metadata = Metadata()
     endpoints: tuple[Endpoint, ...] | None = None
     ports: tuple[Present, ...] | None = None
 
