@@ -118,8 +118,8 @@ class PodSettings(Struct, frozen=True):
 
     @property
     def unclear_end(self) -> Mapping[str, str]:
-        """The problems for which the proxy is left alone."""
-        return {key: why for key, why in self.problems.items() if key not in _OF_THE_START}
+        """The problems for which the proxy is left alone: all but those about the start."""
+        return {key: why for key, why in self.problems.items() if key not in {START, PEERS}}
 
 
 def _seconds(text: str) -> float | None:
@@ -194,9 +194,12 @@ _KEYS: dict[str, Annotation[Any]] = {
 }
 
 _LEFT = "the proxy is left alone"
-_OF_THE_START = {START: "ignored", PEERS: "no port is opened"}
 # What follows from a bad value, if not just `_LEFT`.
-_INSTEAD = {**_OF_THE_START, SIDECARS: f"no container is changed, and {_LEFT}"}
+_INSTEAD = {
+    START: "ignored",
+    PEERS: "no port is opened",
+    SIDECARS: f"no container is changed, and {_LEFT}",
+}
 
 # Keys by which the author of a pod asks for something.
 WISHES = frozenset(
@@ -317,7 +320,32 @@ class InjectionRequest(Struct, frozen=True):
         if self.asks is False:
             yield self.said
 
-    def label_obstacles(self, *, despite_annotation: bool = False) -> Iterator[str]:
+    def labelled(self) -> InjectionRequest:
+        """The request with the label that asks for a sidecar."""
+        return structs.replace(self, labels={**self.labels, INJECT: "true"})
+
+    def admitted(
+        self, applications: Applications, inject: Selector | None = None
+    ) -> InjectionRequest:
+        """Return the request as our admission makes it: with the label if the application asks.
+
+        The pod gets the label, too, if the option ``inject-selector`` matches it. Returns the same
+        object if admission would not change it.
+        """
+        requested = applications.asks(self.namespace, self.application)
+        return self.with_label(inject, requested=requested)[0]
+
+    def with_label(
+        self, inject: Selector | None, *, requested: bool
+    ) -> tuple[InjectionRequest, str]:
+        """Do what `admitted` does, and say why a pod that should get the label does not."""
+        chosen = inject is not None and inject.matches(self.labels)
+        if not (chosen or requested):
+            return self, ""
+        why = next(self._label_obstacles(despite_annotation=chosen), "")
+        return self if why else self.labelled(), why
+
+    def _label_obstacles(self, *, despite_annotation: bool) -> Iterator[str]:
         """Yield why our admission does not add the label that asks for a sidecar.
 
         A pod that has the label or the annotation keeps it, whatever the value. The label overrides
@@ -331,23 +359,6 @@ class InjectionRequest(Struct, frozen=True):
         if ambient := self.ambient:
             yield ambient
         yield from self.exclusions()
-
-    def labelled(self) -> InjectionRequest:
-        """The request with the label that asks for a sidecar."""
-        return structs.replace(self, labels={**self.labels, INJECT: "true"})
-
-    def admitted(
-        self, applications: Applications, inject: Selector | None = None
-    ) -> InjectionRequest:
-        """Return the request as our admission makes it: with the label if the application asks.
-
-        The pod gets the label, too, if the option ``inject-selector`` matches it. Returns the same
-        object if admission would not change it.
-        """
-        chosen = inject is not None and inject.matches(self.labels)
-        asks = chosen or applications.asks(self.namespace, self.application)
-        kept = not asks or next(self.label_obstacles(despite_annotation=chosen), None)
-        return self if kept else self.labelled()
 
     def exclusions(self) -> Iterator[str]:
         """Yield why the pod can have no sidecar, whatever it asks for."""

@@ -110,16 +110,10 @@ def plan(
         return Plan(ops=(), reason=how.pods.mismatch)
     if why := excluded(pod):
         return Plan(ops=(), reason=why)
-    injection = InjectionRequest.of(pod)
     meta = pod.metadata
-    label: tuple[patch.Op, ...] = ()
-    unlabelled = ""
-    chosen = how.inject is not None and how.inject.matches(pod.labels)
-    if chosen or requested:
-        unlabelled = next(injection.label_obstacles(despite_annotation=chosen), "")
-        if not unlabelled:
-            injection = injection.labelled()
-            label = _entries("labels", meta.labels, {INJECT: "true"})
+    found = InjectionRequest.of(pod)
+    injection, unlabelled = found.with_label(how.inject, requested=requested)
+    label = () if injection is found else _entries("labels", meta.labels, {INJECT: "true"})
     settings = PodSettings.of(pod)
     told = map(str, remarks(pod, settings))
     refused = next(injection.refusals(), "")
