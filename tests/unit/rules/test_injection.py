@@ -21,8 +21,8 @@ from istio_aux.model.webhooks import (
     ClientConfig,
     Configuration,
     EndpointSlice,
-    Rule,
     Service,
+    Webhook,
     sorted_before,
 )
 from unit.rules.mesh import (
@@ -392,7 +392,7 @@ def test_a_configuration_that_names_no_revision_is_the_defaults(
     ],
 )
 def test_a_rule_covers_the_creation_of_a_pod(fields: dict[str, Any], covers: bool) -> None:
-    assert msgspec.convert(EVERY_POD | fields, Rule).creates_pods is covers
+    assert msgspec.convert({"rules": [EVERY_POD | fields]}, Webhook).creates_pods is covers
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,7 @@ STATUS_PORT = "status.sidecar.istio.io/port"
 
 
 def _read_port(text: str) -> int:
-    # The length is checked because int() refuses to read very long numbers.
-    if not (len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536):
+    if not (text.isascii() and text.isdecimal() and int(text) < 65536):
         raise ValueError
     return int(text)
 

@@ -67,8 +67,6 @@ ENDINGS = (
 _PORTS = "|".join(str(rule.port) for rule in SHIPPED.values())
 _OTHERS = re.compile(rf"--quitquitquit|:(?:{_PORTS})/quitquitquit")
 
-LATELY = 3600.0  # Seconds for which lists of failed pods show a pod after its end.
-
 _, VALIDATION = ISTIOS_INIT
 
 
@@ -178,18 +176,12 @@ class FailedPod(NamedTuple):
     at: datetime | None = None  # When the last container ended; None: unknown.
     policy: str = ""  # A podFailurePolicy in YAML, for the next Job.
 
-    @property
-    def text(self) -> str:
-        """All of it in a line."""
-        return "; ".join(filter(None, (self.reason, self.fix)))
-
 
 def failure(pod: Pod, now: Moment | None = None) -> FailedPod | None:
     """Say how the mesh failed a pod that is meant to end; None: it did not.
 
-    With ``now``, one that ended more than `LATELY` ago does not count.
-
-    Only commands ask this: `serve` does not watch pods that are over.
+    With ``now``, one that ended more than an hour ago does not count. Only commands ask this:
+    `serve` does not watch pods that are over.
 
     The containers of a pod that is ended by force exit with any code: such a pod has a reason, or
     is being deleted (k8s@1.36 pkg/kubelet eviction_manager.go, active_deadline.go, preemption.go).
@@ -204,7 +196,7 @@ def failure(pod: Pod, now: Moment | None = None) -> FailedPod | None:
         return next(_ends_proxy(pod), None) if pod.status.phase in {"Pending", "Running"} else None
     ends = (zoned(each.finished_at) for each in pod.exits.values())
     at = max(filter(None, ends), default=None)
-    if now and not (at and now.wall - at.timestamp() < LATELY):
+    if now and not (at and now.wall - at.timestamp() < 3600):
         return None
     return next((each._replace(at=at) for each in _failed(pod)), None)
 

@@ -175,7 +175,7 @@ class JobCounts(NamedTuple):
     def of(cls, spec: JobSpec) -> JobCounts:
         """Read a spec (k8s@1.36 job_controller.go pastBackoffLimitOnFailure, matchOnExitCodes).
 
-        A rule for istio-validation's exit code alone is about no sidecar: see `failed`.
+        A rule for istio-validation's exit code alone is about no sidecar: see `ending`.
         """
         policy = spec.pod_failure_policy
         exits = any(

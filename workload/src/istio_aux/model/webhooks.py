@@ -108,17 +108,6 @@ class Rule(Struct, frozen=True):
     resources: tuple[str, ...] | None = None
     scope: str | None = None
 
-    @property
-    def creates_pods(self) -> bool:
-        """Whether the rule matches creations of pods (apiserver webhook/predicates/rules.go)."""
-        return (
-            _any("CREATE", self.operations)
-            and _any("", self.api_groups)
-            and _any("v1", self.api_versions)
-            and not {"*", "pods", "*/*", "pods/*"}.isdisjoint(self.resources or ())
-            and self.scope in {None, "*", "Namespaced"}
-        )
-
 
 class Webhook(Struct, frozen=True):
     """One webhook of a configuration; an absent selector selects everything."""
@@ -155,8 +144,15 @@ class Webhook(Struct, frozen=True):
 
     @property
     def creates_pods(self) -> bool:
-        """Whether a rule matches the creation of a pod."""
-        return any(rule.creates_pods for rule in self.rules or ())
+        """Whether a rule matches creations of pods (apiserver webhook/predicates/rules.go)."""
+        return any(
+            _any("CREATE", rule.operations)
+            and _any("", rule.api_groups)
+            and _any("v1", rule.api_versions)
+            and not {"*", "pods", "*/*", "pods/*"}.isdisjoint(rule.resources or ())
+            and rule.scope in {None, "*", "Namespaced"}
+            for rule in self.rules or ()
+        )
 
 
 class Configuration(Resource, frozen=True):
