@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import lab
 import lab.tools
-from lab import ports
+from lab import processes
 from lab.juju import image
 from lab.workload import Workload
 
@@ -141,7 +141,7 @@ class GoProgram(Unit):
     def __init__(self, cluster: lab.Cluster, selector: str) -> None:
         """Build it, if need be."""
         self.name, self._cluster = CONTROLLER, cluster
-        probes, metrics = (f"{cluster.host}:{ports.reserve()}" for _ in range(2))
+        probes, metrics = (f"{cluster.host}:{processes.reserve_port()}" for _ in range(2))
         self.answers = {
             "/readyz": f"http://{probes}/readyz",
             "/metrics": f"http://{metrics}/metrics",
@@ -151,7 +151,7 @@ class GoProgram(Unit):
 
     def start(self) -> None:
         """Start it, without waiting."""
-        self.process = self._cluster.spawn(f"bench-quitter-{ports.reserve()}", self._argv)
+        self.process = self._cluster.spawn(f"bench-quitter-{processes.reserve_port()}", self._argv)
 
     @property
     def ready(self) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import httpx2
 import lab.istio
 import lab.juju
-from lab import outcome, ports
+from lab import outcome, processes
 from lab.juju.container import Container
 from lab.meshed import PROXY
 from lab.outcome import Seen, await_ends
@@ -191,7 +191,7 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
 
     def injector(seconds: float) -> None:
         away(istio.process, seconds)
-        ports.await_listener(istio.process, cluster.host, istio.port)
+        processes.await_listener(istio.process, cluster.host, istio.port)
 
     kill: Mapping[Victim, Callable[[float], None]] = {
         "workload": workload,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lab
 import lightkube
-from lab import sweep
+from lab import processes
 from lab.__main__ import main
 from lightkube import KubeConfig
 from lightkube.resources.core_v1 import Namespace
@@ -37,9 +37,9 @@ def test_up_leaves_a_cluster_running_until_down():
         assert f"{name}: level api, left by `up`" in by_hand("status")
     finally:
         by_hand("down", name)
-    assert sweep.left_by(name) == []
+    assert processes.left_by(name) == []
 
 
 def test_down_spares_the_cluster_of_a_test(cluster: lab.Cluster):
     assert main(["down", cluster.name]) == 2
-    assert sweep.processes(cluster.name)
+    assert processes.pids_of(cluster.name)

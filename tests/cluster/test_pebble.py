@@ -21,7 +21,7 @@ import lab
 import ops
 import pytest
 import yaml
-from lab import Cluster, ports, tools
+from lab import Cluster, processes, tools
 from lab.deployed import ROOT
 from lab.juju.container import IDENTITIES
 from lab.options import configured
@@ -157,7 +157,7 @@ def answers(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """What answers for the workload: 200 for each file of a folder, 404 for all else."""
     folder = tmp_path / "answers"
     folder.mkdir()
-    port = ports.reserve()
+    port = processes.reserve_port()
     argv = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
     process = cluster.spawn("answers", [*argv, "--directory", str(folder)])
     for name in ("livez", "readyz"):

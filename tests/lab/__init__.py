@@ -12,8 +12,7 @@ import msgspec
 from lightkube.core import decoders
 
 from lab.clusters import Cluster, Level, cluster
-from lab.processes import Process
-from lab.waiting import ending, until
+from lab.processes import Process, ending, until
 
 __all__ = ["Cluster", "Level", "Process", "cluster", "ending", "until"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import lab
-from lab import detached, node, sweep, tools, until
+from lab import detached, node, processes, tools, until
 from lab.clusters import CHECKOUT
 from tools.errors import ToolError
 
@@ -56,7 +56,7 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _down(options: argparse.Namespace) -> int:
-    held = {name: record for name, record in sweep.running().items() if record.get("held")}
+    held = {name: record for name, record in processes.running().items() if record.get("held")}
     if unknown := set(options.name) - held.keys():
         there = ", ".join(held) or "none"
         print(f"lab: {min(unknown)}: not left running by `up`; there is {there}", file=sys.stderr)
@@ -72,11 +72,11 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _gone(name: str) -> bool:
-    return not sweep.left_by(name)
+    return not processes.left_by(name)
 
 
 def _status(_: argparse.Namespace) -> int:
-    for name, record in sweep.running().items():
+    for name, record in processes.running().items():
         owner = "left by `up`" if record.get("held") else f"of process {record.get('harness')}"
         print(f"{name}: level {record.get('level')}, {owner}, {record.get('kubeconfig')}")
     print(f"node level: {node.unavailable() or 'possible'}")

@@ -19,10 +19,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Service, ServiceAccount
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import control_plane, egress, images, kubeconfig, node, sweep, tools
+from lab import control_plane, egress, images, kubeconfig, node, tools
 from lab.certificates import KeyPair
-from lab.processes import Process, Tree
-from lab.waiting import ending, until
+from lab.processes import Process, Tree, ending, sweep, until
 from tools import cache
 
 Level = Literal["api", "node"]
@@ -45,7 +44,7 @@ def cluster(level: Level = "api", *, held: bool = False) -> Iterator[Cluster]:
     Its logs are kept when the block ends by an exception or `keep_logs` was set. `held` notes that
     nothing else happens in the block, so that `python -m lab down` may end this process.
     """
-    sweep.sweep()
+    sweep()
     if level == "node":
         node.prepare()
     programs = tools.ensure([*CONTROL_PLANE, *(node.PROGRAMS if level == "node" else ())])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import kubeconfig, ports
+from lab import kubeconfig
 from lab.certificates import Authority, KeyPair, signing_key
+from lab.processes import reserve_port
 
 SERVICES = "10.96.0.0/16"
 # The first address of SERVICES is the one of the Service `kubernetes`.
@@ -34,7 +35,7 @@ class Endpoints:
 
 def on_loopback() -> Endpoints:
     """Endpoints on ports of 127.0.0.1, which no endpoint of a Service may have."""
-    port, etcd, etcd_peer = ports.reserve(), ports.reserve(), ports.reserve()
+    port, etcd, etcd_peer = (reserve_port() for _ in range(3))
     return Endpoints("127.0.0.1", "127.0.0.1", "127.0.0.1", port, etcd, etcd_peer, "none")
 
 

@@ -24,7 +24,7 @@ from lightkube.resources.admissionregistration_v1 import (
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import Cluster, Process, images, ports, tools, until, upstream
+from lab import Cluster, Process, images, processes, tools, until, upstream
 from lab.meshed import PROXY, has_sidecar
 
 __all__ = ["PROXY", "Istio", "World", "install"]
@@ -77,7 +77,7 @@ class Istio:
         self.revision = revision
         self.service = "istiod" if revision == "default" else f"istiod-{revision}"
         self.discovery = f"{self.service}-discovery"
-        self.port, self.discovery_port = ports.reserve(), ports.reserve()
+        self.port, self.discovery_port = processes.reserve_port(), processes.reserve_port()
         self._native = native
         self._writes_ca = writes_ca
         self.process: Process
@@ -135,7 +135,7 @@ class Istio:
         }
         name = f"{self.service}-{self.namespace}"
         self.process = self.cluster.spawn(name, argv, env=environment)
-        ports.await_listener(self.process, self.cluster.host, self.port)
+        processes.await_listener(self.process, self.cluster.host, self.port)
 
     def go_away(self) -> None:
         """End its process, which is the endpoint of its Service no more."""

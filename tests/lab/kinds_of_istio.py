@@ -11,7 +11,7 @@ from lightkube.resources.core_v1 import Pod
 import lab.istio
 from lab.meshed import PROXY, annotations_of, typed
 from lab.outcome import await_end
-from lab.waiting import until
+from lab.processes import until
 from lab.workloads import Workload, container, job, pod, template
 
 RUN = container("true")

@@ -20,8 +20,7 @@ import lightkube
 from lightkube.resources.core_v1 import Node
 
 from lab import control_plane, images, kubeconfig, meshed, network, node_config
-from lab.processes import Tree
-from lab.waiting import until
+from lab.processes import Tree, until
 from tools import cache, debian
 from tools.errors import ToolError
 

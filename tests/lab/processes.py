@@ -1,4 +1,7 @@
-"""The harness's side of the supervisor: starts and ends processes."""
+"""The harness's side of the supervisor: starts and ends processes, and awaits what they do.
+
+It reserves their ports, lists running clusters, and removes what dead harnesses left.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,66 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lab import supervisor
 from tools import cache
+
+T = TypeVar("T")
+# Seconds. Nothing that is awaited takes a tenth of that on two busy cores.
+PATIENCE = 300.0
+
+
+def until(
+    check: Callable[[], T | None],
+    *,
+    what: str,
+    timeout: float = PATIENCE,
+    ignoring: tuple[type[Exception], ...] = (),
+    every: float = 0.05,
+) -> T:
+    """Call `check` every so often until it returns something true; returns that.
+
+    `ignoring` are exceptions of it that mean "not yet" as well. Raises TimeoutError, which says
+    `what` is awaited and the last value or exception.
+    """
+    begin = time.monotonic()
+    while True:
+        try:
+            last: object = check()
+            if last:
+                return last  # pyright: ignore[reportReturnType] - true, so not None
+        except ignoring as error:
+            last = error
+        waited = time.monotonic() - begin
+        if waited > timeout:
+            raise TimeoutError(f"waited {timeout:g} s for {what}; last seen: {last!r}")
+        # A sleep, because nothing announces what is awaited here. Looking costs those that are
+        # looked at, too: what takes long is looked at less often, and seen late by a twentieth of
+        # the time that it took, half a second at most; never more often than asked for.
+        time.sleep(max(every, min(waited / 20, 0.5)))
+
+
+@contextlib.contextmanager
+def ending(what: str) -> Iterator[None]:
+    """Run the end of a part of the lab; an error is said on stderr, and fails no test."""
+    try:
+        yield
+    except Exception as error:  # The run is over: its end must not decide about it.
+        cache.say(f"{what} did not end well: {type(error).__name__}: {error}")
+
 
 # Ending a cluster takes 3 s; the slowest part is the removal of its files.
 END = 60
@@ -230,3 +280,98 @@ class Tree:
         for reply in (*self._replies.values(), self._isolated):
             if not reply.done():
                 reply.set_exception(gone)
+
+
+PORTS = range(20_000, 30_000)
+"""Below the ports of Services (30000) and those that Linux gives to connections (32768)."""
+
+
+def reserve_port() -> int:
+    """A port that no process listens on, and that no other harness gets. Raises OSError.
+
+    A port that is found free and released is soon taken. So it stays bound by a socket that never
+    listens: it refuses connections, and servers in Python and Go listen beside it (SO_REUSEADDR).
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        taken = socket.socket()
+        try:
+            taken.bind(("", port))
+        except OSError:
+            taken.close()
+            continue
+        # Set earlier, it would let this socket bind a port that another harness has reserved.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.detach()  # Only the end of this process closes it.
+        return port
+    raise OSError(f"no TCP port is free from {PORTS.start} to {PORTS.stop - 1}")
+
+
+def await_listener(process: Process, host: str, port: int, *, timeout: float = PATIENCE) -> None:
+    """Return when a process takes connections. Raises ChildProcessError: it ended; TimeoutError."""
+
+    def listens() -> bool:
+        process.check()
+        with socket.create_connection((host, port)):
+            return True
+
+    what = f"{process.name} to listen ({process.log})"
+    until(listens, what=what, timeout=timeout, ignoring=(ConnectionError,))
+
+
+# Logs that were kept; the oldest beyond these go.
+LOGS = 20
+
+
+def running() -> dict[str, dict[str, Any]]:
+    """The record of every living cluster by name; one that is still starting has an empty one."""
+    found: dict[str, dict[str, Any]] = {}
+    with cache.lock(cache.root() / "run" / "lock"):
+        for state in _states():
+            record = state / "record.json"
+            if not _dead(state):
+                found[state.name] = json.loads(record.read_text()) if record.exists() else {}
+    return found
+
+
+def sweep() -> None:
+    """Remove what clusters left whose supervisor was killed, and old logs."""
+    with cache.lock(cache.root() / "run" / "lock"):
+        for state in _states():
+            if _dead(state):
+                supervisor.clean(state.name, state)
+        logs = sorted(cache.folder("logs").iterdir(), key=lambda path: path.stat().st_mtime)
+        alive = {state.name for state in _states()}
+        for log in [log for log in logs if log.name not in alive][:-LOGS]:
+            shutil.rmtree(log, ignore_errors=True)
+
+
+def _states() -> list[Path]:
+    return sorted(path for path in cache.folder("run").iterdir() if path.is_dir())
+
+
+def _dead(state: Path) -> bool:
+    """Whether no supervisor holds the folder's lock."""
+    try:
+        with (state / "lock").open() as lock:
+            return supervisor.hold(lock.fileno())
+    except FileNotFoundError:
+        return True
+
+
+def left_by(name: str) -> list[str]:
+    """Every process, mount, interface, cgroup and folder of the cluster `name`, logs apart."""
+    found = [f"process {pid}" for pid in pids_of(name)]
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mountpoint, kind, *_ = line.split()
+        if name in mountpoint:
+            found.append(f"mount {mountpoint}")
+        if kind in {"cgroup", "cgroup2"} and Path(mountpoint, name).exists():
+            found.append(f"cgroup {mountpoint}/{name}")
+    places = (Path("/sys/class/net", name), cache.root() / "run" / name)
+    return found + [str(place) for place in places if place.exists()]
+
+
+def pids_of(name: str) -> list[int]:
+    """The pids of the cluster's processes, of those that this user may see."""
+    state = str(cache.folder("run") / name)
+    return [pid for pid, mark in supervisor.marks().items() if mark == state]

@@ -31,8 +31,8 @@ import config
 import lab
 import manifests
 import probe
-from lab import meshed, ports
-from lab.waiting import PATIENCE
+from lab import meshed, processes
+from lab.processes import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Seconds. Measured on 2 busy cores: gone 1.1 s after SIGTERM.
@@ -88,7 +88,7 @@ class Workload:
     def _place(self, unit: str, folder: Path) -> None:
         """Give this process a name, a folder and ports of its own."""
         self.unit = unit
-        self.webhook_port, self.status_port = ports.reserve(), ports.reserve()
+        self.webhook_port, self.status_port = processes.reserve_port(), processes.reserve_port()
         self._folder = folder
         self._process: lab.Process | None = None
         self._settings = {

@@ -15,7 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 import lab
-from lab import ports, tools
+from lab import processes, tools
 from lab.kubelet import node, server
 from lab.kubelet.api import Api
 from lab.kubelet.pods import Pods
@@ -169,7 +169,7 @@ class ScriptedKubelet:
                 await server.stop(runner)
 
     def _speak_spdy(self, program: Path, behind: int) -> int:
-        port, host = ports.reserve(), "127.0.0.1"
+        port, host = processes.reserve_port(), "127.0.0.1"
         name = f"kubelet-{NAME}-spdy"
         front = self._cluster.spawn(
             name,
@@ -182,7 +182,7 @@ class ScriptedKubelet:
                 *("-key", self._pair.key),
             ],
         )
-        ports.await_listener(front, host, port, timeout=PATIENCE)
+        processes.await_listener(front, host, port, timeout=PATIENCE)
         return port
 
     def _tls(self, purpose: ssl.Purpose) -> ssl.SSLContext:
