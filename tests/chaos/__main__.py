@@ -10,7 +10,7 @@ import sys
 from functools import partial
 
 import demo.node
-import lab.trainer
+import lab.upstream
 from demo.steps import Steps
 from lab.deployed import await_selected
 from lab.fixtures import make_namespace
@@ -33,7 +33,7 @@ def main() -> int:
         steps = Steps()
         deploy = partial(demo.node.deploy_charm, cluster, steps, units=2)
         app, istio = demo.node.set_stage(steps, cluster, deploy)
-        lab.trainer.await_ready(cluster)
+        lab.upstream.await_training_operator(cluster)
         client = cluster.client()
         make_namespace(client, "stage")
         await_selected(client, "stage")

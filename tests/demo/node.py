@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import lab.images
 import lab.istio
 import lab.juju
-import lab.trainer
+import lab.upstream
 from lab import kinds_of_istio, tools, workloads
 from lab.fixtures import make_namespace
 from lab.kinds_of_istio import Shape
@@ -83,7 +83,7 @@ def race(steps: Steps, cluster: lab.Cluster, app: lab.juju.App) -> Check:
 def bring_up(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
     """Set the stage, and return when it can be played on."""
     stage = set_stage(steps, cluster, lambda: deploy_charm(cluster, steps))
-    lab.trainer.await_ready(cluster)
+    lab.upstream.await_training_operator(cluster)
     steps.done("training-operator ready")
     return stage
 
@@ -155,7 +155,7 @@ def _istio(cluster: lab.Cluster, steps: Steps) -> lab.istio.Istio:
 
 
 def _trainer(cluster: lab.Cluster, steps: Steps) -> None:
-    lab.trainer.install(cluster)
+    lab.upstream.install_training_operator(cluster)
     steps.done("training-operator started")
 
 

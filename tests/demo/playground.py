@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import lab
-from lab.trainer import PROFILE as LABELS
+from lab.upstream import PROFILE as LABELS
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Node, NodeStatus, Pod

@@ -14,7 +14,7 @@ import lab.istio
 import yaml
 from lab import kinds_of_istio, tools
 from lab.kinds_of_istio import EXPECTED, Shape
-from lab.trainer import PROFILE
+from lab.upstream import PROFILE
 from lab.workloads import RESOURCES
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta

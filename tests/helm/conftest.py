@@ -7,7 +7,7 @@ from pathlib import Path
 
 import demo.node
 import lab.istio
-import lab.trainer
+import lab.upstream
 import pytest
 from demo.steps import Steps
 from lab import node
@@ -57,5 +57,5 @@ def stage(steps: Steps, cluster: lab.Cluster, home: Path) -> tuple[Release, lab.
 @pytest.fixture(scope="session")
 def release(stage: tuple[Release, lab.istio.Istio], cluster: lab.Cluster) -> Release:
     """The chart, installed beside Istio and the training-operator."""
-    lab.trainer.await_ready(cluster)
+    lab.upstream.await_training_operator(cluster)
     return stage[0]

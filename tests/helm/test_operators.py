@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lab
 import pytest
-from lab import cert_manager, kinds_of_istio, tools, upstream
+from lab import kinds_of_istio, tools, upstream
 from lab.creation import Stream, send
 from lab.kinds_of_istio import EXPECTED
 from lab.meshed import annotations_of, nameless
@@ -25,7 +25,7 @@ from tools import toolchain
 @pytest.fixture(scope="module")
 def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Release]:
     """A release of its own, beside the other."""
-    cert_manager.install(cluster)
+    upstream.install_cert_manager(cluster)
     found = Release(cluster, home, "issued", "issued")
     found.install(
         {
@@ -71,7 +71,7 @@ def test_pods_are_changed_while_cert_manager_renews_the_certificate(
     """With a certificate that the API server does not trust, pods are created unchanged."""
     before = issued.certificate(client)
     with Stream(cluster, nameless(selected, sidecar=None), rate=2, dry_run=True) as stream:
-        cert_manager.renew(client, f"{issued.name}-certificate", issued.namespace)
+        upstream.renew_certificate(client, f"{issued.name}-certificate", issued.namespace)
         lab.until(lambda: issued.certificate(client) != before, what="another certificate")
         new = issued.certificate(client)
         issued.await_served(client, new)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightkube import Client
 
-from lab import argo, until
+from lab import until, upstream
 from lab.meshed import PROXY
 from lab.workloads import RESOURCES, Workload
 
@@ -23,7 +23,7 @@ OWNED_BY = (
     "batch.kubernetes.io/job-name",
     "jobset.sigs.k8s.io/jobset-name",
     "training.kubeflow.org/job-name",
-    argo.WORKFLOW,
+    upstream.WORKFLOW,
 )
 
 Object = Mapping[str, Any]

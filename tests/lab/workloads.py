@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
-from lab import argo, images, jobsets, mpijobs, trainer
+from lab import images, upstream
 from lab.versions import Difference
 
 
@@ -34,12 +34,12 @@ RESOURCES: Mapping[str, type[GenericNamespacedResource]] = {
     "Pod": Pod,
     "Job": Job,
     "CronJob": CronJob,
-    "TFJob": trainer.TFJob,
-    "PyTorchJob": trainer.PyTorchJob,
-    "JobSet": jobsets.JobSet,
-    "TrainJob": jobsets.TrainJob,
-    "Workflow": argo.Workflow,
-    "MPIJob": mpijobs.MPIJob,
+    "TFJob": upstream.TFJob,
+    "PyTorchJob": upstream.PyTorchJob,
+    "JobSet": upstream.JobSet,
+    "TrainJob": upstream.TrainJob,
+    "Workflow": upstream.Workflow,
+    "MPIJob": upstream.MPIJob,
 }
 # A TCP connection to the API server: with a sidecar it needs one that runs.
 TALK = "nc kubernetes.default 443 </dev/null"
@@ -146,7 +146,7 @@ def train_job(
 ) -> dict[str, Any]:
     """A TrainJob of the lab's runtime, whose pods get annotations by a patch of it."""
     run = {"numNodes": nodes, "image": images.BUSYBOX, "command": ["sh", "-c", script]}
-    spec: dict[str, Any] = {"runtimeRef": {"name": jobsets.RUNTIME}, "trainer": run}
+    spec: dict[str, Any] = {"runtimeRef": {"name": upstream.RUNTIME}, "trainer": run}
     if annotations:
         of = {"spec": {"template": {"metadata": {"annotations": dict(annotations)}}}}
         jobs = {"replicatedJobs": [{"name": "node", "template": of}]}

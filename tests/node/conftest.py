@@ -8,7 +8,7 @@ from functools import cache, partial
 import demo.node
 import lab.istio
 import lab.juju
-import lab.trainer
+import lab.upstream
 import pytest
 from demo.steps import Steps
 from lab import node
@@ -83,7 +83,7 @@ def istio(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.istio.Istio:
 @pytest.fixture(scope="session")
 def trainer(cluster: lab.Cluster, istio: lab.istio.Istio) -> None:
     """Kubeflow's training-operator; its jobs are meant for the mesh."""
-    lab.trainer.await_ready(cluster)
+    lab.upstream.await_training_operator(cluster)
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from lab import mpijobs, outcome
+from lab import outcome, upstream
 from lab.outcome import Seen
 from lab.workloads import Workload
 
-CONTROLLERS = mpijobs.install
+CONTROLLERS = upstream.install_mpi_operator
 WORKLOADS = (
-    Workload("an-mpijob-succeeds", mpijobs.mpi_job(), "Succeeded", (0,)),
-    Workload("an-mpijob-fails", mpijobs.mpi_job(f"{mpijobs.LAUNCH}; exit 3"), "Failed", (3,)),
+    Workload("an-mpijob-succeeds", upstream.mpi_job(), "Succeeded", (0,)),
+    Workload("an-mpijob-fails", upstream.mpi_job(f"{upstream.MPI_LAUNCH}; exit 3"), "Failed", (3,)),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import lab.istio
 import pytest
-from lab import kueue, outcome, served
+from lab import outcome, served, upstream
 from lab.fixtures import make_namespace
 from lab.outcome import Seen, await_end, look
 from lab.workloads import TRAIN, Workload, container, job, template
@@ -24,9 +24,9 @@ LATE, REVISION = "late-for-queued-jobs", "late-queued"
 
 def queued(name: str, script: str, codes: tuple[int, ...], **spec: Any) -> Workload:
     """A Job in the queue of its namespace, which has room for one."""
-    resources = {"requests": {"cpu": kueue.SHARE}}
+    resources = {"requests": {"cpu": upstream.SHARE}}
     manifest = job(template(container(script, resources=resources)), **spec)
-    manifest["metadata"] = {"labels": kueue.QUEUE}
+    manifest["metadata"] = {"labels": upstream.QUEUE}
     return Workload(name, manifest, "Failed" if any(codes) else "Complete", codes)
 
 
@@ -43,10 +43,10 @@ EARLY = queued("an-early-queued-job", TRAIN, (0,), backoffLimit=2)
 @pytest.fixture(scope="module")
 def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
     """An administrator of a cluster with Kueue."""
-    kueue.install(cluster)
+    upstream.install_kueue(cluster)
     with cluster.client() as client:
         yield client
-        kueue.remove(client)
+        upstream.remove_kueue(client)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def ends(client: Client, namespaces: tuple[str, str]) -> Mapping[str, tuple[Seen
     """Each Job at its end, without a sidecar and beside one."""
     plain, meshed = namespaces
     for namespace in namespaces:
-        kueue.make_queue(client, namespace)
+        upstream.make_queue(client, namespace)
         client.create(FIRST.in_namespace(namespace))
         # Whichever is admitted first keeps the others waiting.
         lab.until(
@@ -88,7 +88,7 @@ def early(client: Client) -> Iterator[Seen]:
     """A Job that Kueue has admitted before Istio can inject."""
     labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
     make_namespace(client, LATE, labels)
-    kueue.make_queue(client, LATE)
+    upstream.make_queue(client, LATE)
     client.create(EARLY.in_namespace(LATE))
     yield lab.until(
         lambda: seen if (seen := look(client, EARLY, LATE)).running else None, what="its pod to run"
@@ -112,9 +112,9 @@ def test_an_early_pod_of_a_queued_job_is_reported_until_an_admin_lets_kueue_make
             what="the Event NoSidecar",
         )
         assert look(client, EARLY, LATE).uids(finished=False) == early.uids(finished=False)
-        kueue.activate(client, LATE, EARLY.name, active=False)
+        upstream.activate(client, LATE, EARLY.name, active=False)
         lab.until(lambda: not look(client, EARLY, LATE).pods, what="its pod to be gone")
-        kueue.activate(client, LATE, EARLY.name, active=True)
+        upstream.activate(client, LATE, EARLY.name, active=True)
         after = await_end(client, EARLY, LATE)
 
     assert outcome.describes(EARLY, after.outcome), after.outcome

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import pytest
 from istio_aux.model.annotations import INCLUDED, PEERS
-from lab import jobsets, outcome
+from lab import outcome, upstream
 from lab.outcome import Seen
 from lab.workloads import Workload, container, job_set, template, train_job
 
 OK, FAIL = "sleep 1", "sleep 1; exit 3"
-CONTROLLERS = jobsets.install
+CONTROLLERS = upstream.install_jobsets
 WORKLOADS = (
     Workload(
         "a-trainjob-succeeds",

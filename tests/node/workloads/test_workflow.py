@@ -12,7 +12,7 @@ import lab.istio
 import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
-from lab import argo, outcome, workloads
+from lab import outcome, upstream, workloads
 from lab.deployed import SELECTED, await_marks, await_selected
 from lab.fixtures import new_namespaces
 from lab.istio import PROXY
@@ -20,7 +20,7 @@ from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client
 
-CONTROLLERS = argo.install
+CONTROLLERS = upstream.install_argo
 # A revision whose proxies have a shell, in which Argo's controller can send its signals.
 SHELL = "with-shell"
 OURS = {"io.datastrophic/istio-aux": "enabled"}
@@ -36,12 +36,12 @@ STEP = {"pipelines.kubeflow.org/v2_component": "true"}
 def uploads(store: str, place: str) -> Workload:
     """A step that succeeds before its artifact is uploaded, to a path that names the place."""
     script = "echo 7 >/tmp/result; echo weights >/tmp/model"
-    made = argo.workflow(script, upload=f"http://{store}:{argo.PORT}/{place}")
+    made = upstream.workflow(script, upload=f"http://{store}:{upstream.STORE_PORT}/{place}")
     return Workload("a-step-succeeds-and-uploads", made, "Succeeded", (0, 0))
 
 
 FAILS = Workload(
-    "a-step-fails", argo.workflow("echo 3 >/tmp/result; sleep 1; exit 3"), "Failed", (0, 3)
+    "a-step-fails", upstream.workflow("echo 3 >/tmp/result; sleep 1; exit 3"), "Failed", (0, 3)
 )
 # It needs a sidecar, as a step does that talks to services under STRICT.
 ASK = "wget -qO- 127.0.0.1:15021/healthz/ready || exit 3; echo 5 >/tmp/result"
@@ -49,7 +49,7 @@ ASK = "wget -qO- 127.0.0.1:15021/healthz/ready || exit 3; echo 5 >/tmp/result"
 
 # As Kubeflow Pipelines writes it (pipelines argocompiler/argo.go).
 REFUSED = {"labels": STEP, "annotations": {INJECT: "false"}}
-PIPELINE = Workload("a-pipeline", argo.workflow(ASK, metadata=REFUSED), "Succeeded", (0, 0))
+PIPELINE = Workload("a-pipeline", upstream.workflow(ASK, metadata=REFUSED), "Succeeded", (0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def places(
     shell = lab.istio.install(cluster, f"istio-{SHELL}", revision=SHELL, shell=True)
     with new_namespaces(client, *PLACES) as names:
         for name in names.values():
-            argo.allow(client, name)
+            upstream.allow_results(client, name)
         for place in MESHED:
             await_selected(client, names[place], PLACES[place])
         yield names
@@ -69,7 +69,7 @@ def places(
 
 @pytest.fixture(scope="module")
 def store(client: Client, places: Mapping[str, str]) -> str:
-    return outcome.await_address(client, Workload("store", argo.store()), places["plain"])
+    return outcome.await_address(client, Workload("store", upstream.store()), places["plain"])
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +81,10 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
     # The pod of a single step has the name of its Workflow.
     injected = {(places[place], uploads("", "").name) for place in MESHED}
     lab.until(
-        lambda: injected <= argo.signalled(client, PROXY),
+        lambda: injected <= upstream.signalled(client, PROXY),
         what="Argo to signal each proxy during its upload",
     )
-    client.create(Workload("release", argo.release(store)).in_namespace(places["plain"]))
+    client.create(Workload("release", upstream.release_store(store)).in_namespace(places["plain"]))
     return {
         workload.name: {
             place: await_end(client, workload, namespace) for place, namespace in places.items()
@@ -110,7 +110,7 @@ def test_nobody_can_tell_from_its_end_that_a_step_had_a_sidecar(
 
     assert outcome.describes(workload, plain.outcome), plain.outcome
     assert beside.outcome == plain.outcome
-    assert argo.results(beside.owner) == argo.results(plain.owner) != []
+    assert upstream.results(beside.owner) == upstream.results(plain.owner) != []
 
 
 @pytest.mark.parametrize("place", MESHED)
@@ -157,5 +157,5 @@ def test_a_step_of_kubeflow_pipelines_that_is_selected_completes_beside_its_side
     ended = await_end(client, PIPELINE, chosen["meshed"])
 
     assert outcome.describes(PIPELINE, ended.outcome), ended.outcome
-    assert argo.results(ended.owner) == ["5"]
+    assert upstream.results(ended.owner) == ["5"]
     assert [(proxy.exit_code, proxy.restarts) for proxy in outcome.proxies(ended.pods)] == [(0, 0)]
