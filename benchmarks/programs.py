@@ -12,7 +12,7 @@ import httpx2
 import lab
 import lab.tools
 from lab import processes
-from lab.juju import image
+from lab.juju import container
 from lab.workload import Workload
 
 from benchmarks.tables import CONTROLLER
@@ -29,7 +29,7 @@ def installed(argv: list[str], checkout: Path | None) -> list[str]:
     if not checkout:
         return argv
     python = Path(sys.executable).resolve()
-    place = image.environment(checkout.resolve() / "workload", python)
+    place = container.environment(checkout.resolve() / "workload", python)
     return [str(place / "bin/istio-aux"), *argv[1:]]
 
 

@@ -12,8 +12,7 @@ import pytest
 from istio_aux.model.annotations import STARTED_WITH
 from lab import meshed
 from lab.deployed import ROOT, has_webhook, owned
-from lab.juju.image import Image, of_workload
-from lab.juju.root import Bind
+from lab.juju.container import Bind, Image, of_workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace, Pod
 

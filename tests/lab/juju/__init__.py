@@ -25,9 +25,8 @@ liveness probe or a PodDisruptionBudget does, offers between models, the exact w
 version. It emulates the hook tools that the charm calls; another one is not found.
 """
 
-from .app import App
+from .app import App, Relation, consume
 from .dispatch import DispatchError, Outcome
 from .model import Model
-from .relation import Relation, consume
 
 __all__ = ["App", "DispatchError", "Model", "Outcome", "Relation", "consume"]

@@ -1,24 +1,34 @@
-"""An application: its units, configuration, trust and relations, with the events they bring."""
+"""An application: its units, configuration, trust and relations, with the events they bring.
+
+A relation is one to an application that the caller plays, or to one of another model. The consumer
+sees the offered application under its own name, the offering one sees `remote-` and 32 digits, as
+Juju names them. Databags of applications are mirrored; units are not, each side sees one. There is
+no offer to make first, nor anything to accept.
+
+Which events follow from what is pure. The rules are Juju's, the order among units is ours.
+"""
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
+import functools
 import itertools
 import shutil
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab import until
 
-from . import events, store
-from .dispatch import Event, Outcome
-from .image import Image
+from . import store
+from .container import Image
+from .dispatch import Event, Metadata, Outcome
 from .kubernetes import PLACEHOLDER, Objects
-from .packed import Metadata
-from .relation import Relation
-from .store import State
+from .store import State, application, new_relation
 from .unit import Unit
 
 if TYPE_CHECKING:
@@ -125,10 +135,10 @@ class App:
         new.queue.append(Event("install"))
         for relation, remote in self._relations(state):
             members: list[str] = relation["units"][remote]
-            new.queue.extend(events.joining(relation, self.name, members))
+            new.queue.extend(joining(relation, self.name, members))
             for queue in self._queues(members):
                 for kind in ("joined", "changed"):
-                    queue.append(events.relation(relation, remote, kind, remote_unit=new.name))
+                    queue.append(related(relation, remote, kind, remote_unit=new.name))
             if new.name not in relation["units"][self.name]:
                 relation["units"][self.name].append(new.name)
         if first:
@@ -303,9 +313,9 @@ class App:
                 relation["units"][self.name].remove(leaving.name)
                 gone = {"remote_unit": leaving.name, "departing": leaving.name}
                 for queue in self._queues(relation["units"][remote]):
-                    queue.append(events.relation(relation, remote, "departed", **gone))
+                    queue.append(related(relation, remote, "departed", **gone))
         for relation, _ in relations:
-            agent.run(leaving, events.relation(relation, self.name, "broken"))
+            agent.run(leaving, related(relation, self.name, "broken"))
 
     def _elect(self, state: State, gone: Unit) -> None:
         application = state["applications"][self.name]
@@ -338,3 +348,124 @@ class App:
 
     def _record(self) -> State:
         return self.model.store.read()["applications"][self.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Relation:
+    """A relation of an application to a remote one, which has one unit."""
+
+    app: App
+    remote: str
+    number: int
+
+    @classmethod
+    def create(cls, app: App, remote: str, endpoint: str, data: Mapping[str, str]) -> Relation:
+        """Relate the endpoint; queue created, joined and changed for every unit."""
+        unit = f"{remote}/0"
+        with app.model.agent.edit() as state:
+            state["applications"].setdefault(remote, application(leader=unit))
+            record = new_relation(state, {app.name: endpoint, remote: endpoint})
+            record["units"] = {app.name: [unit.name for unit in app.units], remote: [unit]}
+            record["data"][remote] = dict(data)
+            for own in app.units:
+                own.queue.extend(joining(record, app.name, [unit]))
+        return cls(app, remote, record["id"])
+
+    def update(self, data: Mapping[str, str]) -> None:
+        """Change keys of the played application's databag; an empty value deletes one."""
+        with self.app.model.agent.edit() as state:
+            record = state["relations"][str(self.number)]
+            databag = {**record["data"].get(self.remote, {}), **data}
+            record["data"][self.remote] = {key: value for key, value in databag.items() if value}
+            for unit in self.app.units:
+                unit.queue.append(related(record, self.app.name, "changed"))
+
+    def data(self, app: str | None = None) -> Mapping[str, str]:
+        """Return what an application, by default our own, has published."""
+        return self._record()["data"].get(app or self.app.name, {})
+
+    def remove(self, *, bare: bool = False) -> None:
+        """Unrelate: every unit sees the other depart, then the relation broken.
+
+        `bare`: it cannot be read then (operator#1306).
+        """
+        agent, app, record = self.app.model.agent, self.app, self._record()
+        away = f"{self.remote}/0"
+        with agent.edit() as state:
+            state["relations"][str(self.number)]["gone"] = record["gone"] = bare
+            state["relations"][str(self.number)]["units"] = {app.name: [], self.remote: []}
+        for unit in app.units:
+            for kind, who in (("departed", away), ("broken", "")):
+                told = related(record, app.name, kind, remote_unit=who, departing=who)
+                agent.run(unit, told)
+        with agent.edit() as state:
+            del state["relations"][str(self.number)]
+
+    def _record(self) -> dict[str, Any]:
+        return self.app.model.store.read()["relations"][str(self.number)]
+
+
+def consume(consumer: App, endpoint: str, offering: App, offered: str) -> tuple[Relation, Relation]:
+    """Relate to an endpoint that another model offers; the consumer's end first."""
+    with consumer.model.agent.lock, offering.model.agent.lock:
+        here = consumer.integrate(endpoint, offering.name)
+        there = offering.integrate(offered, f"remote-{uuid.uuid4().hex}")
+        for near, far in ((here, there), (there, here)):
+            with near.app.model.agent.edit() as state:
+                model = far.app.model.store.read()["model"]["uuid"]
+                state["relations"][str(near.number)]["remote-model"] = model
+            near.app.model.agent.after_hooks.append(functools.partial(_mirror, near, far))
+    return here, there
+
+
+def _mirror(near: Relation, far: Relation) -> None:
+    """Show the other model what our application has written."""
+    # Each model has a thread of its own: either end may be removed at any moment, and is gone then.
+    with contextlib.suppress(KeyError):
+        shown, written = far.data(far.remote), near.data()
+        if shown != written:
+            far.update({**dict.fromkeys(shown, ""), **written})
+
+
+# Who sees an event, and which.
+Addressed = tuple[str, Event]
+
+
+def related(
+    relation: dict[str, Any], app: str, kind: str, *, remote_unit: str = "", departing: str = ""
+) -> Event:
+    """Return the event of a relation as the units of `app` see it."""
+    endpoint = relation["endpoints"][app]
+    others = [name for name in relation["endpoints"] if name != app]
+    environment = {
+        "JUJU_RELATION": endpoint,
+        "JUJU_RELATION_ID": f"{endpoint}:{relation['id']}",
+        # Juju does not know it once nothing can be read (operator#1306).
+        "JUJU_REMOTE_APP": "" if relation["gone"] else others[0] if others else app,
+        "JUJU_REMOTE_UNIT": remote_unit,
+    }
+    if departing:
+        environment["JUJU_DEPARTING_UNIT"] = departing
+    return Event(f"{endpoint}-relation-{kind}", environment, {"relation": relation["id"]})
+
+
+def joining(relation_: dict[str, Any], app: str, remote_units: list[str]) -> list[Event]:
+    """Return what a unit sees of a relation it enters: created, then each remote unit."""
+    seen = [related(relation_, app, "created")]
+    for unit in remote_units:
+        seen.append(related(relation_, app, "joined", remote_unit=unit))
+        seen.append(related(relation_, app, "changed", remote_unit=unit))
+    return seen
+
+
+def consequences(before: State, after: State, by: str) -> Iterator[Addressed]:
+    """Yield what its peers see of the databags that a hook of unit `by` has changed."""
+    app = by.partition("/")[0]
+    for number, record in after["relations"].items():
+        old = before["relations"].get(number, {}).get("data", {})
+        changed = [entity for entity, data in record["data"].items() if data != old.get(entity, {})]
+        for entity in changed if [*record["endpoints"]] == [app] else []:
+            remote = entity if "/" in entity else ""
+            for unit in after["units"]:
+                if unit != by and after["units"][unit]["application"] == app:
+                    yield unit, related(record, app, "changed", remote_unit=remote)

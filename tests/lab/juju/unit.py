@@ -17,9 +17,8 @@ from pathlib import Path
 
 from lab import Cluster
 
-from .container import GONE, Container
+from .container import GONE, Container, Image
 from .dispatch import Charm, Event, Outcome
-from .image import Image
 from .store import Store
 
 # Changes that Pebble's checks make, with the status that tells (Juju's agent, 3.6).
