@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import lab
 import lab.tools
-from lab.kubelet import node
+from lab.kubelet import kubelet
 from lab.kubelet.api import Api
 
 from benchmarks import pods
@@ -171,4 +171,4 @@ def _started(plan: Path) -> Generator[Driver]:
 
 async def _register(server: str, tls: ssl.SSLContext, name: str, port: int) -> None:
     async with Api(server, tls) as api:
-        await node.register(api, name, port)
+        await kubelet.register(api, name, port)

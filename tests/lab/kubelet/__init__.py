@@ -13,6 +13,6 @@ scheduler.
 """
 
 from lab.kubelet.kubelet import Exec, ScriptedKubelet
-from lab.kubelet.record import Misbehaviour, Via
+from lab.kubelet.pods import Misbehaviour, Via
 
 __all__ = ["Exec", "Misbehaviour", "ScriptedKubelet", "Via"]

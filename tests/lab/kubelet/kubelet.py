@@ -1,10 +1,14 @@
-"""The scripted kubelet as tests use it: calls return once the API server has the result."""
+"""The scripted kubelet as tests use it: calls return once the API server has the result.
+
+Its Node object, and the Lease that keeps it Ready, are here, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import dataclasses
+import datetime
 import ssl
 from collections.abc import Collection, Coroutine
 from pathlib import Path
@@ -16,18 +20,99 @@ from lightkube.resources.core_v1 import Pod
 
 import lab
 from lab import processes, tools
-from lab.kubelet import node, server
-from lab.kubelet.api import Api
-from lab.kubelet.pods import Pods
-from lab.kubelet.record import (
+from lab.kubelet import server
+from lab.kubelet.api import MERGE, Api, Object, RefusedError
+from lab.kubelet.pods import (
     MISBEHAVIOURS,
     PROXY,
     Behaviour,
     Listener,
     Misbehaviour,
+    Pods,
     Record,
     Via,
+    now,
 )
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+# The kubelet renews every 10 s and the node controller gives up after 50 s; half of the former
+# leaves room for an API server that is restarted in a test.
+RENEWAL = 5.0
+# Makes an API server of 1.36 pass WebSockets through instead of translating v5 into SPDY
+# (kubernetes pkg/registry/core/pod/rest/subresources.go, checkNodeSupportsWebsockets).
+FEATURES = ["ExtendWebSocketsToKubelet"]
+
+
+async def register(api: Api, name: str, port: int) -> None:
+    """Create the Node, or take over the one that is there, reachable at 127.0.0.1 and ``port``."""
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    await _create(api, "/api/v1/nodes", node)
+    status = {"status": _status(name, port)}
+    await api.request("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 40},
+    }
+    await _create(api, LEASES, lease)
+    await _renew(api, name)
+
+
+async def keep_ready(api: Api, name: str) -> None:
+    while True:
+        await asyncio.sleep(RENEWAL)
+        await _renew(api, name)
+
+
+async def _create(api: Api, path: str, body: Object) -> None:
+    try:
+        await api.request("POST", path, body)
+    except RefusedError as error:
+        if error.code != 409:
+            raise
+
+
+async def _renew(api: Api, name: str) -> None:
+    micros = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    patch = {"spec": {"renewTime": micros}}
+    await api.request("PATCH", f"{LEASES}/{name}", patch, MERGE)
+
+
+def _status(name: str, port: int) -> Object:
+    resources = {"cpu": "64", "memory": "256Gi", "pods": "10000"}
+    healthy = {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
+    scripted = ("bootID", "kernelVersion", "machineID", "osImage", "systemUUID")
+    return {
+        "addresses": [
+            {"type": "InternalIP", "address": "127.0.0.1"},
+            {"type": "Hostname", "address": name},
+        ],
+        "capacity": resources,
+        "allocatable": resources,
+        "conditions": [
+            {
+                "type": kind,
+                "status": status,
+                "reason": "Scripted",
+                "lastHeartbeatTime": now(),
+                "lastTransitionTime": now(),
+            }
+            for kind, status in {**healthy, "Ready": "True"}.items()
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        **({} if tools.before(36) else {"declaredFeatures": FEATURES}),
+        "nodeInfo": {
+            **dict.fromkeys(scripted, "scripted"),
+            "architecture": "amd64",
+            "containerRuntimeVersion": "scripted://1",
+            "kubeProxyVersion": "",
+            "kubeletVersion": tools.VERSION,
+            "operatingSystem": "linux",
+        },
+    }
+
 
 NAME = "scripted"
 EXIT = 0.3  # seconds from a quit to the proxy's end in the API; a real kubelet takes 0.8 to 1.1
@@ -163,7 +248,7 @@ class ScriptedKubelet:
             try:
                 if self._front:
                     port = await asyncio.to_thread(self._speak_spdy, self._front, port)
-                await node.register(api, NAME, port)
+                await register(api, NAME, port)
                 await self._live(api)
             finally:
                 await server.stop(runner)
@@ -196,7 +281,7 @@ class ScriptedKubelet:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._pods.follow())
-                self._tasks.create_task(node.keep_ready(api, NAME))
+                self._tasks.create_task(keep_ready(api, NAME))
                 self._tasks.create_task(self._until_stopped())
                 self._started.set_result(None)
         except* _StopError:

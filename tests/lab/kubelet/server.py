@@ -21,8 +21,17 @@ from typing import TYPE_CHECKING
 from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
-from lab.kubelet import agent
-from lab.kubelet.record import PROXY, Behaviour, Listener, Record
+from lab.kubelet.pods import (
+    NOT_FOUND,
+    OK,
+    PROXY,
+    Answer,
+    Behaviour,
+    Listener,
+    Record,
+    execute,
+    respond,
+)
 
 if TYPE_CHECKING:
     from lab.kubelet.kubelet import ScriptedKubelet
@@ -153,7 +162,7 @@ async def _forward(node: ScriptedKubelet, request: web.Request) -> web.StreamRes
     answer = _tell(node, record, listener, line) if listener else None
     if listener is None:
         listens = _not_running(record, PROXY) is None
-        response = agent.respond(head, port, record.status_port) if listens else None
+        response = respond(head, port, record.status_port) if listens else None
         _end_proxy(node, record, behaviour, quits=response is not None and response[1])
         answer = response and response[0]
     body = answer if behaviour.response is None else behaviour.response
@@ -176,13 +185,13 @@ def _not_running(record: Record, container: str) -> str | None:
     return None
 
 
-def _answer(record: Record, container: str, command: tuple[str, ...]) -> agent.Answer:
+def _answer(record: Record, container: str, command: tuple[str, ...]) -> Answer:
     if container == PROXY:
-        return agent.run(command, record.status_port)
-    return agent.Answer(stderr="a scripted payload runs no commands", exit_code=None)
+        return execute(command, record.status_port)
+    return Answer(stderr="a scripted payload runs no commands", exit_code=None)
 
 
-def _status(answer: agent.Answer) -> dict[str, object]:
+def _status(answer: Answer) -> dict[str, object]:
     if answer.exit_code == 0:
         return {"metadata": {}, "status": "Success"}
     failure = {"metadata": {}, "status": "Failure"}
@@ -210,9 +219,9 @@ def _tell(
     if listener.container and _not_running(record, listener.container):
         return None
     if line != ("POST", listener.path):
-        return agent.NOT_FOUND
+        return NOT_FOUND
     node.exits(record, listener.exit_code, listener.container)
-    return agent.OK
+    return OK
 
 
 async def _finish(

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from lab.kubelet import agent
+from lab.kubelet import pods
 from unit.injecting import TEMPLATE
 from unit.istio import decision, sidecar
 
@@ -61,6 +61,6 @@ def test_leaves_alone_or_refuses_in_the_same_words_as_istiod(case: str) -> None:
 def test_pilot_agent_answers_as_istios_does(
     *, command: str, port: int, exit_code: int | None, quits: bool
 ):
-    answer = agent.run(command.split(), port)
+    answer = pods.execute(command.split(), port)
 
     assert (answer.exit_code, answer.quits) == (exit_code, quits)
