@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import lab
 import lab.istio
-from lab import images, node_config, workloads
+from lab import images, node, workloads
 from lab.creation import audited
 from lab.fixtures import make_namespace
 from lab.meshed import is_ready
@@ -81,7 +81,7 @@ def measure(cluster: lab.Cluster, sizes: Sizes) -> list[Burst]:
         make_namespace(client, NAME, {key: value, "istio.io/rev": NAME})
         workload = Workload(cluster, Path(folder), name=NAME, model=NAME, selector=SELECTOR)
         workload.deploy()
-        where = ["--address", node_config.SOCKET, "--namespace", "k8s.io"]
+        where = ["--address", node.CONTAINERD, "--namespace", "k8s.io"]
         events = cluster.spawn("ctr-events", ["ctr", *where, "events"])
         try:
             bench = _Bench(cluster, client, sizes, workload, events.log)

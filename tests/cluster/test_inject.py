@@ -17,7 +17,7 @@ from istio_aux.model.annotations import INJECT, STARTED_WITH
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
-from lab.meshed import has_sidecar
+from lab.meshed import PROXY, has_sidecar
 from lab.workload import Workload, renamed
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -161,7 +161,7 @@ def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
     held = {n for n, pod in pods.items() if meshed.annotations_of(pod).get(STARTED_WITH) == "hold"}
     assert held == {name for name, case in CASES.items() if case.asks or case.meshed}
     specs = [pod.spec for name, pod in pods.items() if CASES[name].meshed]
-    assert {spec.containers[0].name for spec in specs if spec} == {lab.istio.PROXY}
+    assert {spec.containers[0].name for spec in specs if spec} == {PROXY}
 
 
 def test_names_may_be_as_long_as_names_may_be(client: lightkube.Client):

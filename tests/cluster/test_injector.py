@@ -10,7 +10,7 @@ from typing import Any
 
 import lab.istio
 import pytest
-from lab.certificates import Authority
+from lab.control_plane import Authority
 from lab.fixtures import await_account, make_namespace
 from lab.served import Programs
 from lab.workload import Workload, ask

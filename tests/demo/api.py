@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lab.istio
-from lab import kinds_of_istio
-from lab.kinds_of_istio import Shape
+from lab.istio import Shape
 from lab.kubelet import ScriptedKubelet
+from lab.meshed import PROXY
 from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 
@@ -45,7 +45,7 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     steps.done("istio-aux serves its webhook and watches pods")
 
     def made(_world: lab.istio.World) -> tuple[Shape, str]:
-        return kinds_of_istio.tried(cluster.client(), scenes.WITH.namespace), "by a dry run"
+        return lab.istio.try_shape(cluster.client(), scenes.WITH.namespace), "by a dry run"
 
     with ScriptedKubelet(cluster) as kubelet:
         without = _play(scenes.WITHOUT, cluster, kubelet, steps)
@@ -90,18 +90,18 @@ def _act(namespace: str, client: Client, kubelet: ScriptedKubelet) -> None:
 def _live(pod: Pod, kubelet: ScriptedKubelet) -> None:
     """One pod's life: a payload that is not held back comes before its proxy, and fails once."""
     assert pod.spec
-    payload = next(c.name for c in pod.spec.containers if c.name != lab.istio.PROXY)
+    payload = next(c.name for c in pod.spec.containers if c.name != PROXY)
     # The hold, as Istio injects it, keeps the containers after it back.
     holds = any(c.lifecycle and c.lifecycle.postStart for c in pod.spec.containers)
-    if holds or kinds_of_istio.shape(pod).native:
+    if holds or lab.istio.shape_of(pod).native:
         kubelet.run(pod, waiting=[payload])
         # The script is what takes time here: there is no container whose progress could be awaited.
         time.sleep(PROXY_STARTS)
     else:
-        kubelet.run(pod, waiting=[lab.istio.PROXY])
+        kubelet.run(pod, waiting=[PROXY])
         kubelet.finish(pod, payload, 1)
         time.sleep(PROXY_STARTS)
-        kubelet.restart(pod, lab.istio.PROXY)
+        kubelet.restart(pod, PROXY)
     kubelet.restart(pod, payload)
     time.sleep(PAYLOAD_WORKS)
     kubelet.finish(pod, payload, 0)

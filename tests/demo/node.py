@@ -11,9 +11,9 @@ import lab.images
 import lab.istio
 import lab.juju
 import lab.upstream
-from lab import kinds_of_istio, tools, workloads
+from lab import tools, workloads
 from lab.fixtures import make_namespace
-from lab.kinds_of_istio import Shape
+from lab.istio import Shape
 from lab.meshed import has_sidecar, is_ready, proxy_exit_code
 from lightkube import codecs
 from lightkube.resources.apps_v1 import ReplicaSet
@@ -94,8 +94,8 @@ def natively(
     manifest: Path,
     meanwhile: Callable[[lab.istio.World], None],
     *,
-    among: Iterable[lab.istio.World] = kinds_of_istio.EXPECTED,
-    become: scenes.Become = kinds_of_istio.become,
+    among: Iterable[lab.istio.World] = lab.istio.EXPECTED,
+    become: scenes.Become = lab.istio.become,
 ) -> tuple[JobStory, tuple[Check, ...]]:
     """Complete a Job in each of these worlds of Istio, and the job of the demo in one of them.
 
@@ -105,10 +105,10 @@ def natively(
     with istio.cluster.client() as client:
 
         def made(world: lab.istio.World) -> tuple[Shape, str]:
-            pod = kinds_of_istio.complete(client, namespace, f"native-{world.replace(' ', '-')}")
+            pod = lab.istio.complete_job(client, namespace, f"native-{world.replace(' ', '-')}")
             meanwhile(world)
             why = f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
-            return kinds_of_istio.shape(pod), why
+            return lab.istio.shape_of(pod), why
 
         def native() -> JobStory:
             return scenes.play(scenes.NATIVE, manifest, client, kubeconfig, steps)

@@ -12,8 +12,8 @@ from typing import Any
 
 import lab.istio
 import yaml
-from lab import kinds_of_istio, tools
-from lab.kinds_of_istio import EXPECTED, Shape
+from lab import tools
+from lab.istio import EXPECTED, Shape
 from lab.upstream import PROFILE
 from lab.workloads import RESOURCES
 from lightkube import Client
@@ -91,7 +91,7 @@ Made = Callable[[lab.istio.World], tuple[Shape, str]]
 """Makes a pod in that world; returns its shape, and how it ended."""
 
 Become = Callable[[lab.istio.Istio, lab.istio.World, str], object]
-"""See `kinds_of_istio.become`."""
+"""See `lab.istio.become`."""
 
 
 def play_worlds(
@@ -102,7 +102,7 @@ def play_worlds(
     steps: Steps,
     *,
     among: Iterable[lab.istio.World] = EXPECTED,
-    become: Become = kinds_of_istio.become,
+    become: Become = lab.istio.become,
 ) -> tuple[JobStory, tuple[Check, ...]]:
     """Let Istio be each of these worlds, and make a pod in it; `native` plays in one of them.
 

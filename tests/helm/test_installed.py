@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 
 import lab
+import lab.istio
 import pytest
 from demo import scenes
 from demo.steps import Steps
 from istio_aux.model.annotations import STARTED_WITH
-from lab import deployed, kinds_of_istio
+from lab import deployed
 from lab.creation import Stream
-from lab.kinds_of_istio import Shape
+from lab.istio import Shape
 from lab.meshed import annotations_of, nameless, proxy_exit_code
 from lab.release import CHART, Release, run
 from lightkube import Client
@@ -70,8 +71,8 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     assert {annotations_of(each.pod).get(STARTED_WITH) for each in stream.creations} == {"hold"}
     secret = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace)
     assert secret.data == kept
-    pod = kinds_of_istio.complete(client, namespace, "after-the-upgrade")
-    assert kinds_of_istio.shape(pod) == Shape("hold", native=False)
+    pod = lab.istio.complete_job(client, namespace, "after-the-upgrade")
+    assert lab.istio.shape_of(pod) == Shape("hold", native=False)
     assert proxy_exit_code(pod) == 0
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lab
+import lab.istio
 import pytest
-from lab import kinds_of_istio, tools, upstream
+from lab import tools, upstream
 from lab.creation import Stream, send
-from lab.kinds_of_istio import EXPECTED
+from lab.istio import EXPECTED
 from lab.meshed import annotations_of, nameless
 from lab.release import Release
 from lightkube import ApiError, Client
@@ -44,7 +45,7 @@ def selected(client: Client, issued: Release) -> str:
     labels = {"istio-injection": "enabled", "team": "issued"}
     client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
     lab.until(
-        lambda: kinds_of_istio.tried(client, name) == EXPECTED["never"],
+        lambda: lab.istio.try_shape(client, name) == EXPECTED["never"],
         what=f"pods of {name} to be changed",
         ignoring=(ApiError,),
     )

@@ -19,8 +19,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Service, ServiceAccount
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import control_plane, egress, images, kubeconfig, node, tools
-from lab.certificates import KeyPair
+from lab import control_plane, egress, images, node, tools
+from lab.control_plane import KeyPair
 from lab.processes import Process, Tree, ending, sweep, until
 from tools import cache
 
@@ -104,7 +104,7 @@ class Cluster:
         self.server = self._endpoints.server
         self.etcd = f"http://127.0.0.1:{self._endpoints.etcd}"
         self.ca = self._files.authority.pair.certificate
-        self.kubeconfig = kubeconfig.write(
+        self.kubeconfig = control_plane.write_kubeconfig(
             tree.state / "kubeconfig", self.server, self.ca, user="admin", has=self._files.admin
         )
         self._config = KubeConfig.from_file(self.kubeconfig)
@@ -156,7 +156,9 @@ class Cluster:
     def await_api(self) -> None:
         def ready() -> bool:
             self.process("kube-apiserver").check()
-            return kubeconfig.get(self.server, self.ca, self._files.admin, "/readyz") == 200
+            return (
+                control_plane.get_status(self.server, self.ca, self._files.admin, "/readyz") == 200
+            )
 
         what = f"the API server to be ready ({self.logs / 'kube-apiserver.log'})"
         until(ready, what=what, ignoring=(httpx2.HTTPError,))
@@ -165,7 +167,7 @@ class Cluster:
         """Have the API server collect its garbage, which takes seconds if it has many objects."""
         # The runtime's own handler: net/http/pprof handler.ServeHTTP.
         path = "/debug/pprof/heap?gc=1"
-        kubeconfig.get(self.server, self.ca, self._files.admin, path, patience=100)
+        control_plane.get_status(self.server, self.ca, self._files.admin, path, patience=100)
 
     def client(self) -> lightkube.Client:
         """A client with all rights, closed with the cluster."""
@@ -188,9 +190,9 @@ class Cluster:
     def kubeconfig_for(self, namespace: str, service_account: str) -> Path:
         """A kubeconfig with a token of the ServiceAccount, good for an hour."""
         with self.client() as client:
-            token = kubeconfig.token(client, namespace, service_account)
+            token = control_plane.request_token(client, namespace, service_account)
         path = self.state / f"kubeconfigs/{namespace}-{service_account}"
-        return kubeconfig.write(
+        return control_plane.write_kubeconfig(
             path, self.server, self.ca, user=service_account, has=token, namespace=namespace
         )
 

@@ -1,13 +1,224 @@
-"""The command lines of etcd, API server, controller manager and scheduler; nothing runs here."""
+"""The command lines of etcd, API server, controller manager and scheduler; nothing runs here.
+
+They know each other by the certificates of one authority, valid for as long as the cluster lives,
+and by kubeconfig files. With those here is the smallest client, for what must work before anything
+else does.
+"""
 
 from __future__ import annotations
 
+import base64
+import datetime
+import ipaddress
+import json
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lab import kubeconfig
-from lab.certificates import Authority, KeyPair, signing_key
+import httpx2
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes as PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from lightkube import Client
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ServiceAccountToken
+
 from lab.processes import reserve_port
+
+# A cluster left running by hand may see a weekend; none sees a month.
+LIFETIME = datetime.timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A PEM certificate and its private key, as files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """A certificate authority whose files live in one folder."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        """Make the authority and write `<name>.crt` and `<name>.key` to `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = named(f"lab {name}")
+        certificate = (
+            self._builder(self._subject, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage(signs_certificates=True), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.pair = _write(folder, name, certificate, self._key)
+
+    def issue(
+        self,
+        name: str,
+        common_name: str,
+        *,
+        organizations: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+    ) -> KeyPair:
+        """Write `<name>.crt` and `<name>.key`, good for a client and for a server at `hosts`.
+
+        Kubernetes takes `common_name` for the user and `organizations` for the groups.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, o) for o in organizations]
+        attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        builder = (
+            self._builder(x509.Name(attributes), key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        )
+        if hosts:
+            names = x509.SubjectAlternativeName([general_name(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        return _write(self._folder, name, builder.sign(self._key, hashes.SHA256()), key)
+
+    def _builder(self, subject: x509.Name, public_key: PublicKey) -> x509.CertificateBuilder:
+        begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+        # Python 3.13 verifies strictly: RFC 5280 wants both key identifiers.
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return (
+            begun(subject, self._subject, public_key, begin, LIFETIME)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(authority, critical=False)
+        )
+
+
+def begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: PublicKey,
+    begin: datetime.datetime,
+    life: datetime.timedelta,
+) -> x509.CertificateBuilder:
+    """A certificate that has no extension yet."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + life)
+    )
+
+
+def signing_key(path: Path) -> Path:
+    return _write_key(path, ec.generate_private_key(ec.SECP256R1()))
+
+
+def named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(
+    folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+) -> KeyPair:
+    path = folder / f"{name}.crt"
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return KeyPair(path, _write_key(folder / f"{name}.key", key))
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            # SEC 1: the API server finds the public key in it as well.
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
+
+
+def write_kubeconfig(
+    path: Path, server: str, ca: Path, *, user: str, has: KeyPair | str, namespace: str = "default"
+) -> Path:
+    """Write a kubeconfig whose user has a certificate or a bearer token; returns its path."""
+    if isinstance(has, str):
+        credentials = {"token": has}
+    else:
+        files = {"client-certificate-data": has.certificate, "client-key-data": has.key}
+        credentials = {key: _data(file) for key, file in files.items()}
+    # JSON is YAML: every reader of kubeconfigs takes it.
+    config: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": "lab",
+                "cluster": {"server": server, "certificate-authority-data": _data(ca)},
+            }
+        ],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [
+            {"name": "lab", "context": {"cluster": "lab", "user": user, "namespace": namespace}}
+        ],
+        "current-context": "lab",
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config, indent=2) + "\n")
+    return path
+
+
+def request_token(client: Client, namespace: str, account: str, *, seconds: int = 3600) -> str:
+    """A token of the ServiceAccount."""
+    # lightkube reads the metadata, though none are sent.
+    spec = TokenRequestSpec(audiences=[], expirationSeconds=seconds)
+    request = ServiceAccountToken(metadata=ObjectMeta(), spec=spec)
+    answer = client.create(request, account, namespace=namespace)
+    assert answer.status
+    assert answer.status.token
+    return answer.status.token
+
+
+def get_status(server: str, ca: Path, pair: KeyPair, path: str, *, patience: float = 10) -> int:
+    """The status of an HTTPS GET with a client certificate. Raises httpx2.HTTPError."""
+    context = ssl.create_default_context(cafile=ca)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with httpx2.Client(verify=context, trust_env=False, timeout=patience) as client:
+        return client.get(f"{server}{path}").status_code
+
+
+def _data(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
 
 SERVICES = "10.96.0.0/16"
 # The first address of SERVICES is the one of the Service `kubernetes`.
@@ -166,4 +377,4 @@ def _component(endpoints: Endpoints, files: Credentials, name: str) -> Path:
     pair = files.authority.issue(name, f"system:{name}")
     ca = files.authority.pair.certificate
     path = files.folder / f"{name}.kubeconfig"
-    return kubeconfig.write(path, endpoints.server, ca, user=f"system:{name}", has=pair)
+    return write_kubeconfig(path, endpoints.server, ca, user=f"system:{name}", has=pair)

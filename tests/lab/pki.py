@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from lab.certificates import begun, named, usage
+from lab.control_plane import begun, named, usage
 
 YEAR = timedelta(days=365)
 

@@ -61,7 +61,7 @@ def _istio(name: str, package: str, seconds: int) -> Program:
 
 
 def _on_node(name: str, package: str, seconds: int) -> Program:
-    """A program of `lab.cni`, which needs no C library."""
+    """A program of Istio's CNI agent, which needs no C library."""
     return Program(name, HERE / "tools/istio", package, seconds, on_demand=True)
 
 

@@ -16,7 +16,6 @@ from demo import node, scenes
 from demo.promise import Performance, judge
 from demo.steps import Steps
 from demo.story import JobStory
-from lab import kinds_of_istio
 from lab.nightly import NIGHTLY
 from lightkube import Client, codecs
 from lightkube.resources.core_v1 import Namespace
@@ -135,15 +134,12 @@ def performance(
 
     def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> None:
         istio.become(world)
-        while (
-            not NIGHTLY
-            and kinds_of_istio.tried(client, namespace) != kinds_of_istio.EXPECTED[world]
-        ):
+        while not NIGHTLY and lab.istio.try_shape(client, namespace) != lab.istio.EXPECTED[world]:
             istio_aux.run("update-status")
-        kinds_of_istio.become(istio, world, namespace)
+        lab.istio.become(istio, world, namespace)
 
     manifest = scenes.EXAMPLES / "tfjob.yaml"
-    among = kinds_of_istio.EXPECTED if NIGHTLY else BY_DAY
+    among = lab.istio.EXPECTED if NIGHTLY else BY_DAY
     try:
         native, rows = node.natively(steps, istio, manifest, meanwhile, among=among, become=become)
         yield Performance(stories["without"], stories["with"], native, status="", worlds=rows)

@@ -9,12 +9,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import lab.cni
 import lab.istio
 import pytest
-from lab import images, meshed, node_config, upstream
-from lab.cni import DATAPLANE, REDIRECTION
+from lab import images, meshed, node, upstream
 from lab.fixtures import make_namespace, running, vacate
+from lab.istio import DATAPLANE, REDIRECTION
 from lab.served import metric, program
 from lab.workload import Workload, ask
 from lab.workloads import Workload as Batch
@@ -39,8 +38,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
 
 
 @pytest.fixture(scope="module")
-def cni(cluster: lab.Cluster) -> lab.cni.Cni:
-    return lab.cni.install(cluster, excludeNamespaces=["kube-system", "excluded"])
+def cni(cluster: lab.Cluster) -> lab.istio.Cni:
+    return lab.istio.install_cni(cluster, excludeNamespaces=["kube-system", "excluded"])
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +115,7 @@ class Play:
     """A scene in a namespace of its own."""
 
     def __init__(
-        self, cluster: lab.Cluster, client: Client, cni: lab.cni.Cni, served: dict[str, Workload],
+        self, cluster: lab.Cluster, client: Client, cni: lab.istio.Cni, served: dict[str, Workload],
         scene: str,
     ) -> None:  # fmt: skip
         self.cluster, self.client, self.cni = cluster, client, cni
@@ -151,7 +150,7 @@ class Play:
 
     def renew_networks(self) -> None:
         """End the sandbox of each pod: the kubelet makes another, with another network."""
-        ctr = f"ctr --address {node_config.SOCKET} --namespace k8s.io"
+        ctr = f"ctr --address {node.CONTAINERD} --namespace k8s.io"
         for uid in self.watched.pods():
             of = f'labels."io.kubernetes.pod.uid"=={uid},labels."io.cri-containerd.kind"==sandbox'
             script = f"{ctr} task kill -s KILL $({ctr} containers list -q '{of}')"
@@ -236,7 +235,7 @@ def test_no_pod_that_is_captured_is_named_or_evicted(
     scene: Scene,
     cluster: lab.Cluster,
     client: Client,
-    cni: lab.cni.Cni,
+    cni: lab.istio.Cni,
     served: dict[str, Workload],
 ) -> None:
     cni.await_ready()
@@ -291,7 +290,7 @@ def test_a_pod_from_before_the_agent_is_named_and_the_agents_repair_and_ours_do_
         shown = ask(cluster.kubeconfig, "check", "--config", serve.config).stdout
         assert "may fail there in istio-validation" in shown
         repair = {"deletePods": deletes, "repairPods": not deletes}
-        lab.cni.install(cluster, ambient=False, repair=repair)
+        lab.istio.install_cni(cluster, ambient=False, repair=repair)
 
         def complete() -> bool:
             found = client.list(Job, namespace="jobs")

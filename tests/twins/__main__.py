@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-import lab.cni
+import lab.istio
 from lab.nightly import NIGHT
 
 from twins import fixed, grammar, judge, manifests, player, report, worlds
@@ -46,7 +46,7 @@ def main() -> int:
     with lab.cluster("node") as cluster, tempfile.TemporaryDirectory() as folder:
         worlds.load(cluster)
         if options.cni:
-            lab.cni.install(cluster, ambient=False)
+            lab.istio.install_cni(cluster, ambient=False)
         for at, name in enumerate(played, 1):
             counts[name] = count = Count()
             began = time.monotonic()

@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from lab.certificates import begun, general_name, named
+from lab.control_plane import begun, general_name, named
 
 
 def certificate(

@@ -13,7 +13,7 @@ from typing import Any
 from lightkube import Client, codecs
 from lightkube.codecs import AnyResource
 
-from lab import images, kubeconfig, meshed
+from lab import control_plane, images, meshed
 
 MANIFESTS = Path(__file__).parent / "manifests"
 PLACEHOLDER = "65535/tcp"
@@ -40,7 +40,7 @@ class Objects:
 
     def write_credentials(self, folder: Path, ca: Path) -> None:
         """Write what the kubelet mounts into a pod: token, ca.crt and namespace."""
-        token = kubeconfig.token(self._client, self._namespace, self._app, seconds=86400)
+        token = control_plane.request_token(self._client, self._namespace, self._app, seconds=86400)
         (folder / "token").write_text(token)
         (folder / "ca.crt").write_bytes(ca.read_bytes())
         (folder / "namespace").write_text(self._namespace)

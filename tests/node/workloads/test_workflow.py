@@ -15,7 +15,7 @@ from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import outcome, upstream, workloads
 from lab.deployed import SELECTED, await_marks, await_selected
 from lab.fixtures import new_namespaces
-from lab.istio import PROXY
+from lab.meshed import PROXY
 from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client
