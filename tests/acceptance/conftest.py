@@ -11,9 +11,8 @@ from typing import NoReturn
 import httpx2
 import lab.fixtures
 import pytest
-from lab.endings import ACCEPTANCE
 from lab.meshed import annotations_of, has_sidecar
-from lab.workloads import Workload
+from lab.workloads import ACCEPTANCE, Workload
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core.exceptions import ConfigError
 from lightkube.models.core_v1 import (

@@ -12,8 +12,7 @@ from functools import partial
 import demo.node
 import lab.upstream
 from demo.steps import Steps
-from lab.deployed import await_selected
-from lab.fixtures import make_namespace
+from lab.fixtures import await_selected, make_namespace
 
 from chaos import outages
 from chaos.outages import Stage

@@ -8,16 +8,10 @@ from contextlib import ExitStack
 import lab.istio
 import lightkube
 import pytest
-from lab.fixtures import (
-    make_namespace,
-    namespace,
-    pytest_runtest_makereport,
-    running,
-)
+from lab.fixtures import make_namespace, namespace, pytest_runtest_makereport, running
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import Programs, Stages, program, stage
-from lab.workload import DEFAULT, Workload
+from lab.workload import DEFAULT, Programs, Stages, Workload, program, stage
 
 __all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
 

@@ -18,9 +18,8 @@ from lab import creation, meshed
 from lab.creation import Creation, Stream
 from lab.meshed import annotations_of
 from lab.scene import Scene
-from lab.served import Programs, Stages, end
 from lab.start_cases import HELD
-from lab.workload import Workload
+from lab.workload import Programs, Stages, Workload, end_at_once
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import certificates
@@ -147,7 +146,7 @@ def replicas(programs: Programs) -> Iterator[list[Workload]]:
     second.await_ready()
     second.enlist()
     yield [first, second]
-    end(second)
+    end_at_once(second)
 
 
 @pytest.fixture(scope="module")

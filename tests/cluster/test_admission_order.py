@@ -16,9 +16,8 @@ from lab import creation, meshed
 from lab.hooks import mutating
 from lab.meshed import annotations_of, typed
 from lab.scene import Scene
-from lab.served import Programs, metric
 from lab.start_cases import HELD
-from lab.workload import Workload
+from lab.workload import Programs, Workload, metric
 from lightkube import codecs
 from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration

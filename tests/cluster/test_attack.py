@@ -28,8 +28,7 @@ from lab import creation, meshed
 from lab.creation import Creation, Stream
 from lab.nightly import NIGHTLY
 from lab.scene import Scene
-from lab.served import Programs, Stages, end
-from lab.workload import Workload
+from lab.workload import Programs, Stages, Workload, end_at_once
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
@@ -134,7 +133,7 @@ def attacked(programs: Programs) -> Iterator[Workload]:
     heir.start()
     heir.await_ready()
     yield leader
-    end(heir)
+    end_at_once(heir)
 
 
 @pytest.fixture(scope="module")

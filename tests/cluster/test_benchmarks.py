@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lab
 import pytest
-from lab.versions import WEBSOCKETS
+from lab.workloads import WEBSOCKETS
 
 from benchmarks import attack, scale, scale_rows, tables
 from benchmarks import quit as quitting

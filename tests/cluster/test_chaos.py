@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import lab
 import pytest
 from lab.scene import Scene
-from lab.served import Programs, Stages, end, metric
-from lab.workload import Workload
+from lab.workload import Programs, Stages, Workload, end_at_once, metric
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
@@ -41,7 +40,7 @@ def heir(leader: Workload, scene: Scene) -> Iterator[Workload]:
         what="the second to notice the namespace",
     )
     yield heir
-    end(heir)
+    end_at_once(heir)
 
 
 def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(

@@ -18,12 +18,11 @@ import lab.istio
 import lightkube
 import pytest
 from istio_aux.model.annotations import INJECTED
-from lab import crowd, tools, workloads
-from lab.crowd import Crowd, Kind
+from lab import scene, tools, workloads
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar
-from lab.scene import Scene
+from lab.scene import Crowd, Kind, Scene
 from lab.workload import Workload, ask
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -283,7 +282,7 @@ def late(
     """A namespace that is to be injected only since after its pods were created."""
     name = f"late-{secrets.token_hex(3)}"
     make_namespace(client, name)
-    found = crowd.gather(client, name, KINDS)
+    found = scene.gather(client, name, KINDS)
     client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
     yield found
     vacate(client, name)

@@ -11,7 +11,7 @@ import lab
 import lightkube
 import pytest
 import yaml
-from lab import meshed, versions
+from lab import meshed, workloads
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import ask
@@ -143,7 +143,7 @@ def test_who_may_edit_may_free_and_who_may_only_view_is_told_what_is_missing(
     said = "" if may else f"{why} {alone.namespace}\n"
     assert (done.returncode, done.stderr) == (int(not may), f"{said}{DEFAULTS}\n")
     assert alone.phase(hung) == ("Succeeded" if may else "Running")
-    if role == "edit" and versions.EVENTS.there:
+    if role == "edit" and workloads.EVENTS.there:
         alone.await_event(hung, "ProxyQuit")
 
 

@@ -12,8 +12,7 @@ import lab.istio
 import pytest
 from lab.control_plane import Authority
 from lab.fixtures import await_account, make_namespace
-from lab.served import Programs
-from lab.workload import Workload, ask
+from lab.workload import Programs, Workload, ask
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration

@@ -16,10 +16,9 @@ from lab import creation, meshed, workloads
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.hooks import mutating
-from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
+from lab.workload import Programs, ask
 from lab.workload import Workload as Program
-from lab.workload import ask
 from lab.workloads import job, template
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod

@@ -17,9 +17,9 @@ from typing import Any
 import lab.istio
 import lightkube
 import pytest
-from lab import meshed, served, tools
+from lab import meshed, tools
 from lab.fixtures import await_account
-from lab.options import configured
+from lab.workload import configured, follow
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
@@ -121,14 +121,14 @@ def test_what_is_left_is_cleaned_up_by_hand(
     client.patch(Namespace, selected, {"metadata": {"labels": {"istio-injection": None}}})
     mark(client, selected, f"{model}/{APP}")
 
-    follow(cluster, model)
+    follow_page(cluster, model)
 
     assert not left(client, model)
     assert not [*client.list(Lease, namespace=model)]
     metadata = meshed.meta(client.get(Namespace, selected))
     assert "istio-injection" not in (metadata.labels or {})
     assert objects.INJECTED_BY not in (metadata.annotations or {})
-    follow(cluster, model)
+    follow_page(cluster, model)
     client.delete(Namespace, model)
 
 
@@ -139,14 +139,14 @@ def mark(client: lightkube.Client, namespace: str, owner: str) -> None:
     client.patch(Namespace, namespace, {"metadata": marks})
 
 
-def follow(cluster: lab.Cluster, model: str) -> None:
+def follow_page(cluster: lab.Cluster, model: str) -> None:
     """Run the commands of the how-to in one shell, which ends at the first that fails."""
     block = r"(?:On Kubernetes 1\.(\d+) or later:\n\n)?^```sh[^\n]*\n(.*?)^```$"
     blocks = re.findall(block, HOW_TO.read_text(), re.DOTALL | re.MULTILINE)
     fit = [commands for since, commands in blocks if not (since and tools.before(int(since)))]
     commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")
     assert model in commands
-    assert "rror" not in served.follow(cluster, commands).stderr
+    assert "rror" not in follow(cluster, commands).stderr
 
 
 LONG_MODEL, LONG_APP = "m" * 63, "a" * 63

@@ -22,9 +22,9 @@ import ops
 import pytest
 import yaml
 from lab import Cluster, processes, tools
-from lab.deployed import ROOT
+from lab.fixtures import ROOT
 from lab.juju.container import IDENTITIES
-from lab.options import configured
+from lab.workload import configured
 
 import workload
 from relations import cos

@@ -14,10 +14,10 @@ import lab
 import lightkube
 import pytest
 from lab import creation, meshed
-from lab.accounts import PODS, QUIT, Account, administrator
+from lab.creation import PODS, QUIT, Account, administrator
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
-from lab.served import Programs
+from lab.workload import Programs
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
 from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount

@@ -18,8 +18,7 @@ from istio_aux.model.sidecars import SHIPPED
 from lab import meshed
 from lab.kubelet import Misbehaviour, ScriptedKubelet, Via
 from lab.scene import Scene
-from lab.served import Programs, Stages
-from lab.workload import Workload
+from lab.workload import Programs, Stages, Workload
 from lightkube.core.selector import build_selector
 from lightkube.operators import not_equal, not_in
 from lightkube.resources.batch_v1 import Job

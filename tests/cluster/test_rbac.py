@@ -13,12 +13,11 @@ from typing import Any
 import lab.istio
 import lightkube
 import pytest
-from lab import creation, crowd, meshed, served
-from lab.crowd import Kind
+from lab import creation, meshed, scene
 from lab.fixtures import make_namespace
 from lab.kubelet import ScriptedKubelet
-from lab.served import Programs
-from lab.workload import Workload
+from lab.scene import Kind
+from lab.workload import Programs, Workload, stage
 from lightkube import KubeConfig
 from lightkube.core.client import LabelValue
 from lightkube.models.authorization_v1 import (
@@ -191,7 +190,7 @@ def unmeshed(
     name = "before-istio"
     labels = {"istio-injection": "enabled"}
     make_namespace(client, name, labels)
-    crowd.gather(client, name, {"replicaset": Kind("ReplicaSet", 1)})
+    scene.gather(client, name, {"replicaset": Kind("ReplicaSet", 1)})
     istio = lab.istio.install(cluster, native="on request")
     yield
     istio.remove()
@@ -206,7 +205,7 @@ def workload(programs: Programs, unmeshed: None) -> Workload:
 def test_every_right_is_used(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload
 ) -> None:
-    with served.stage(client, kubelet, workload) as scene:
+    with stage(client, kubelet, workload) as scene:
         by_exec = scene.start("by-exec")
         elsewhere = {"status.sidecar.istio.io/port": "18020"}
         by_port = scene.start("by-port", annotations=elsewhere)

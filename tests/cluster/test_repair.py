@@ -17,14 +17,13 @@ from typing import Any
 import lab.istio
 import lightkube
 import pytest
-from lab import crowd, meshed, tools
-from lab.crowd import Crowd, Kind
+from lab import meshed, scene, tools
 from lab.fixtures import make_namespace
 from lab.hooks import mutating
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar
-from lab.served import metric, program
-from lab.workload import Workload
+from lab.scene import Crowd, Kind
+from lab.workload import Workload, metric, program
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Namespace, Pod
 
@@ -81,7 +80,7 @@ def early(
     labels = {"istio-injection": "enabled", "istio.io/dataplane-mode": "ambient"}
     make_namespace(client, SPACE, labels)
     thief = {"objectSelector": {"matchLabels": STRIPPED}}
-    found = crowd.gather(client, SPACE, KINDS)
+    found = scene.gather(client, SPACE, KINDS)
     istio = lab.istio.install(cluster)
     with mutating(cluster, "zz-thief", {"zz-thief": strip}, {"zz-thief": thief}):
         yield found

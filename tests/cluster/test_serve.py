@@ -18,8 +18,7 @@ import lightkube
 import pytest
 import yaml
 from lab.scene import Scene
-from lab.served import declared, end
-from lab.workload import Workload
+from lab.workload import Workload, declared, end_at_once
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 
@@ -29,7 +28,7 @@ def mortal(cluster: lab.Cluster, tmp_path: Path) -> Iterator[Workload]:
     workload = declared(cluster, tmp_path, "mortal")
     workload.deploy()
     yield workload
-    end(workload)
+    end_at_once(workload)
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
         assert status["called-before-us"] is None
         assert (status["injector-live"], status["injectors"]) == (None, [])
     finally:
-        end(workload)
+        end_at_once(workload)
 
 
 def test_it_is_alive_but_not_ready_until_the_api_server_answers(

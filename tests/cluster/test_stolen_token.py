@@ -19,11 +19,10 @@ import lightkube
 import pytest
 from istio_aux.model.election import ANNOTATION as CHECKPOINT
 from istio_aux.model.moment import token_life
-from lab import meshed, served
-from lab.accounts import Account
+from lab import meshed
+from lab.creation import Account
 from lab.scene import Scene
-from lab.served import Programs, Stages
-from lab.workload import Workload
+from lab.workload import Programs, Stages, Workload, follow, is_taken, metric
 from lightkube.resources.core_v1 import Pod
 
 import cluster as of_charm
@@ -235,7 +234,7 @@ def revoke(cluster: lab.Cluster) -> None:
         re.DOTALL | re.MULTILINE,
     )
     command = command.replace("APP=istio-aux", f"APP={NAME}").replace("my-model", NAME)
-    served.follow(cluster, command)
+    follow(cluster, command)
 
 
 def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_with_the_next(
@@ -247,13 +246,13 @@ def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_wit
     renewed = of_charm.request_token(client, account, NAME)
     assert isinstance(renewed, str)
     tokens = (stolen, renewed)
-    assert all(served.is_taken(cluster, token) for token in tokens)
+    assert all(is_taken(cluster, token) for token in tokens)
 
     revoke(cluster)
 
     # An API server takes a token that it has taken for 10 s more (TokenSuccessCacheTTL).
     lab.until(
-        lambda: not any(served.is_taken(cluster, token) for token in tokens),
+        lambda: not any(is_taken(cluster, token) for token in tokens),
         what="the tokens to be refused",
     )
     # What the charm does in its next event.
@@ -264,12 +263,12 @@ def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_wit
     pod = scene.start("afterwards")
     scene.kubelet.finish(pod, "main")
     scene.await_phase(pod, "Succeeded")
-    assert not any(served.is_taken(cluster, token) for token in tokens)
+    assert not any(is_taken(cluster, token) for token in tokens)
     life = token_life(new)
     assert life
     assert life.exp - life.iat == WEEK
     shown = robbed.status()["token-expires"]
     assert datetime.fromisoformat(shown).timestamp() == life.exp
     series = "istio_aux_token_{}_timestamp_seconds"
-    assert served.metric(robbed, series.format("issue")) == life.iat
-    assert served.metric(robbed, series.format("expiration")) == life.exp
+    assert metric(robbed, series.format("issue")) == life.iat
+    assert metric(robbed, series.format("expiration")) == life.exp

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import lab.node
-from lab import detached, tools
+from lab import clusters, tools
 from rich.console import Console
 from rich.text import Text
 
@@ -57,7 +57,7 @@ def main() -> int:
 def stay() -> int:
     """Leave a playground running, and say what to try there."""
 
-    def keep(until_told: detached.Stay) -> None:
+    def keep(until_told: clusters.Stay) -> None:
         steps = Steps(_console())
         with lab.cluster("node", held=True) as cluster:
             steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}")
@@ -65,12 +65,12 @@ def stay() -> int:
             playground.furnish(cluster, steps)
             program = Path(sys.prefix, "bin/istio-aux")
             print(f"\n{node.status(app)}")
-            print(detached.instructions(cluster, *playground.COMMANDS, program=program))
+            print(clusters.instructions(cluster, *playground.COMMANDS, program=program))
             print("What you see, and what comes next: docs/how-to/playground.md")
             until_told()
 
     print(PLAYGROUND, flush=True)
-    return detached.in_child(keep)
+    return clusters.in_child(keep)
 
 
 def play() -> int:

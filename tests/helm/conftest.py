@@ -11,8 +11,7 @@ import lab.upstream
 import pytest
 from demo.steps import Steps
 from lab import node
-from lab.deployed import client
-from lab.fixtures import lack, namespace, pytest_runtest_makereport, running
+from lab.fixtures import client, lack, namespace, pytest_runtest_makereport, running
 from lab.release import Release
 
 from tools import rock

@@ -30,8 +30,8 @@ from istio_aux.model.selectors import (
     Selector,
 )
 from istio_aux.model.sidecars import RULE, SHIPPED
-from lab.options import OPTIONS
 from lab.release import CHART
+from lab.workload import OPTIONS
 
 import manifests
 from config import Applications

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
-from lab.options import OPTIONS
+from lab.workload import OPTIONS
 
 
 def text(chart: Mapping[str, Any], values: str) -> str:

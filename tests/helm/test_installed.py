@@ -13,7 +13,7 @@ import pytest
 from demo import scenes
 from demo.steps import Steps
 from istio_aux.model.annotations import STARTED_WITH
-from lab import deployed
+from lab import fixtures
 from lab.creation import Stream
 from lab.istio import Shape
 from lab.meshed import annotations_of, nameless, proxy_exit_code
@@ -54,7 +54,7 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     client: Client, cluster: lab.Cluster, release: Release, namespace: str
 ) -> None:
     """Nor does the way back. The new pods listen on another port than those before."""
-    deployed.await_selected(client, namespace)
+    fixtures.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
     release.upgrade({})
     before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
@@ -80,7 +80,7 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
     client: Client, cluster: lab.Cluster, release: Release, namespace: str
 ) -> None:
     """The API server learns of it at once, and the pods when their kubelet looks again."""
-    deployed.await_selected(client, namespace)
+    fixtures.await_selected(client, namespace)
     before = release.certificate(client)
     with Stream(cluster, nameless(namespace, sidecar=None), rate=2, dry_run=True) as stream:
         release.upgrade({"certificates.renewAfterDays": 0})

@@ -15,9 +15,9 @@ from cryptography.x509 import verification
 from istio_aux import settings
 from istio_aux.model import selectors
 from istio_aux.model.names import SETTINGS
-from lab.options import rendered_from
 from lab.release import CHART, HelmError
 from lab.selector_cases import VALID
+from lab.workload import rendered_from
 
 import config
 import manifests

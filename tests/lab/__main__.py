@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import lab
-from lab import detached, node, processes, tools, until
+from lab import clusters, node, processes, tools, until
 from lab.clusters import CHECKOUT
 from tools.errors import ToolError
 
@@ -47,12 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
-    def hold(stay: detached.Stay) -> None:
+    def hold(stay: clusters.Stay) -> None:
         with lab.cluster(options.level, held=True) as cluster:
-            print(detached.instructions(cluster))
+            print(clusters.instructions(cluster))
             stay()
 
-    return detached.in_child(hold)
+    return clusters.in_child(hold)
 
 
 def _down(options: argparse.Namespace) -> int:

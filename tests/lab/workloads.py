@@ -1,15 +1,84 @@
-"""Job-like workloads as users write them, sent as they are written: models drop what they lack."""
+"""Job-like workloads as users write them, every way in which they can end, and trials of Katib.
+
+They are sent as they are written: models drop what they lack.
+
+A `Difference` is what Kubernetes before the lab's newest one lacks, with what is true of the
+product there. A test that cannot run on an older one has the mark of its difference, whose reason
+says what happens instead. `make matrix` makes a table of them.
+
+Trials of Katib are Jobs with the pods that Katib's webhook makes of them, written down. Katib is in
+no package registry. The pod is that of its webhook (katib v0.18 pkg/webhook/v1beta1): shared
+processes, a shared folder, a training command that leaves a marker, a collector beside it.
+
+The collector is a stand-in in shell: it finds the first process of each other container, awaits all
+of them or the training alone, and checks the marker, as Katib's does (pkg/metricscollector/v1beta1/
+common/pns.go); then it sends the lines with the metric to the database over TCP, and fails if it
+cannot. It does not: speak gRPC, parse metrics, stop a training early, or follow the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
-from lab import images, upstream
-from lab.versions import Difference
+from lab import images, tools, upstream
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that Kubernetes has from 1.`since` on."""
+
+    what: str  # What is lacking before.
+    since: int
+    instead: str  # What the product does there, or what happens.
+    shown: str  # The test that shows it.
+
+    @property
+    def there(self) -> bool:
+        return not tools.before(self.since)
+
+    @property
+    def needed(self) -> pytest.MarkDecorator:
+        """The mark of a test that takes it."""
+        reason = f"{tools.VERSION}: no {self.what}: {self.instead} ({self.shown})"
+        return pytest.mark.skipif(not self.there, reason=reason)
+
+
+NATIVE = Difference(
+    "native sidecar by default (Istio wants kubelets of 1.33)",
+    33,
+    "sidecars are classic unless asked for otherwise, so pods are held, or ask",
+    "unit/test_injector_watcher.py",
+)
+CONTAINER_RESTARTS = Difference(
+    "restart policy and restart rules of a single container",
+    35,
+    "1.34 drops them unless its gate ContainerRestartRules is on, others refuse the pod",
+    "oracle/",
+)
+RESTART_ALL = Difference(
+    "restart of all containers by a rule",
+    36,
+    "the API server refuses the pod, or drops the rule",
+    "oracle/",
+)
+WEBSOCKETS = Difference(
+    "WebSocket from the API server to the kubelet",
+    36,
+    "the API server translates exec into SPDY; quitting does not differ",
+    "cluster/test_quit.py",
+)
+EVENTS = Difference(
+    "right of ClusterRole edit to write Events of events.k8s.io",
+    35,
+    "quit by a person writes none",
+    "cluster/test_free_my_job.py",
+)
+DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, RESTART_ALL, WEBSOCKETS)
 
 
 class Pod(GenericNamespacedResource):
@@ -181,3 +250,333 @@ def fails_once(code: int = RETRY) -> str:
     """A script that fails in its first try; its second succeeds if it still has a network then."""
     first = f"touch /notes/tried; sleep 1; exit {code}"
     return f"[ -e /notes/tried ] || {{ {first}; }}; sleep 3; {TALK}"
+
+
+OK = "sleep 1"
+FAIL = "sleep 1; exit 3"
+# What is left to do when the main payload is over, over the network.
+UPLOAD = f"sleep 4; {TALK}"
+# Memory without end, as the container's only process.
+GLUTTON = {"command": ["tail", "/dev/zero"], "resources": {"limits": {"memory": "16Mi"}}}
+ASKS_NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
+
+
+def rule(action: str, *codes: int) -> list[dict[str, Any]]:
+    """What the kubelet does when a container exits with one of the codes."""
+    return [{"action": action, "exitCodes": {"operator": "In", "values": list(codes)}}]
+
+
+# The number of tries that its index has had is all that a pod of a Job knows of the others.
+TRIES = {
+    "name": "TRIES",
+    "valueFrom": {
+        "fieldRef": {
+            "fieldPath": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+        }
+    },
+}
+# The client speaks first: a proxy finds out from that which protocol it is. A connection may end
+# before its first word.
+WELCOME, GREET = "read -r hello && echo welcome", "echo hello; read -r welcome"
+LISTEN = f"until nc -l -p $MASTER_PORT -e sh -c '{WELCOME}'; do usleep 200000; done"
+ASK = f"until nc $MASTER_ADDR $MASTER_PORT -e sh -c '{GREET}'; do usleep 200000; done"
+
+
+def a_job(
+    name: str,
+    ends: str,
+    codes: tuple[int, ...],
+    *containers: dict[str, Any],
+    spec: Mapping[str, Any] | None = None,
+    restarts: int = 0,
+    needs: Difference | None = None,
+    **of_pod: Any,
+) -> Workload:
+    """A Job of these containers, which ends in that condition with these exit codes."""
+    manifest = job(template(*containers, **of_pod), **(spec or {}))
+    return Workload(name, manifest, ends, codes, restarts=restarts, needs=needs)
+
+
+def a_pod(
+    name: str,
+    ends: str,
+    codes: tuple[int, ...],
+    *containers: dict[str, Any],
+    restarts: int = 0,
+    needs: Difference | None = None,
+    **of_pod: Any,
+) -> Workload:
+    """The same as a pod that nobody owns."""
+    return Workload(name, pod(*containers, **of_pod), ends, codes, restarts=restarts, needs=needs)
+
+
+UPLOADER = container(UPLOAD, name="uploader")
+BY_INDEX = {"completionMode": "Indexed", "completions": 1, "parallelism": 1}
+FAILURE_POLICY = {
+    "rules": [
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [137, 143]}},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [RETRY]}},
+    ]
+}
+JOBS = (
+    a_job("a-job-succeeds", "Complete", (0,), container(OK)),
+    a_job("a-job-fails", "Failed", (3,), container(FAIL)),
+    a_job("a-job-on-failure-succeeds", "Complete", (0,), container(OK), restart="OnFailure"),
+    # The Job controller deletes the pod that has used up its tries.
+    a_job(
+        "a-job-on-failure-gives-up", "Failed", (), container(FAIL),
+        restart="OnFailure", spec={"backoffLimit": 1},
+    ),
+    a_job(
+        "a-job-on-failure-succeeds-in-its-second-try", "Complete", (0,), container(fails_once()),
+        restart="OnFailure", spec={"backoffLimit": 4}, restarts=1,
+    ),
+    a_job(
+        "a-job-succeeds-with-its-second-pod", "Complete", (0, 3),
+        container('sleep 1; [ "$TRIES" -gt 0 ] || exit 3', env=[TRIES]),
+        spec={"backoffLimit": 6, "backoffLimitPerIndex": 1, **BY_INDEX},
+    ),
+    a_job("a-job-with-two-payloads-succeeds", "Complete", (0, 0), container(OK), UPLOADER),
+    a_job("a-job-with-two-payloads-fails-by-one", "Failed", (0, 3), container(FAIL), UPLOADER),
+    a_job("a-job-is-oom-killed", "Failed", (137,), container("", **GLUTTON)),
+    a_job(
+        "a-job-fails-by-its-pod-failure-policy", "Failed", (RETRY,),
+        container(f"sleep 1; exit {RETRY}"),
+        spec={"backoffLimit": 6, "podFailurePolicy": FAILURE_POLICY},
+    ),
+    # A process that is not the first of its namespace can kill itself. Kubernetes makes one dollar
+    # sign of two.
+    a_job(
+        "a-job-whose-wrappers-are-killed", "Failed", (137, 143),
+        container("sleep 1000 & sleep 1; kill -KILL $$$$"),
+        container("kill -TERM $$$$; sleep 1000", name="before-its-child"),
+        shareProcessNamespace=True,
+    ),
+    Workload(
+        "a-cron-job-that-forbids-overlap-runs-again",
+        cron_job(template(container(OK)), schedule="@every 5s"),
+        "Complete",
+        (0, 0),
+    ),
+)  # fmt: skip
+
+RESTART_RULES = (
+    a_job(
+        "a-container-restarts-by-its-rule-in-a-pod-that-never-does", "Complete", (0,),
+        container(fails_once(), restartPolicy="Never", restartPolicyRules=rule("Restart", RETRY)),
+        restarts=1, needs=CONTAINER_RESTARTS,
+    ),
+    a_job(
+        "a-container-restarts-on-failure-in-a-pod-that-never-does", "Complete", (0,),
+        container(fails_once(), restartPolicy="OnFailure"),
+        restarts=1, needs=CONTAINER_RESTARTS,
+    ),
+    a_pod(
+        "a-container-never-restarts-in-a-pod-that-does", "Failed", (3,),
+        container(FAIL, restartPolicy="Never"), restart="OnFailure", needs=CONTAINER_RESTARTS,
+    ),
+    Workload(
+        "all-containers-restart-by-the-rule-of-one",
+        pod(
+            container(
+                fails_once(),
+                restartPolicy="Never",
+                restartPolicyRules=rule("RestartAllContainers", RETRY),
+            ),
+            container("sleep 3", name="other"),
+        ),
+        "Succeeded",
+        (0, 0),
+        restarts=2,
+        everything_restarts=True,
+        needs=RESTART_ALL,
+    ),
+)  # fmt: skip
+
+# Containers and restarts as KubeRay and Spark write them; an executor's owner is left out.
+RAY_AND_SPARK = (
+    # KubeRay 1.7 in SidecarMode: only the submitter starts again (kuberay#4399).
+    a_pod(
+        "a-ray-head-whose-submitter-starts-again", "Succeeded", (0, 0),
+        container("sleep 8", name="ray-head"),
+        container(fails_once(1), name="ray-job-submitter", restartPolicy="OnFailure"),
+        restarts=1, needs=CONTAINER_RESTARTS,
+    ),
+    a_job(
+        "a-rayjob-whose-submitter-fails", "Failed", (1,),
+        container(f"sleep 1; {TALK}; exit 1", name="ray-job-submitter"),
+    ),
+    a_pod(
+        "a-spark-driver-succeeds", "Succeeded", (0,),
+        container(f"sleep 2; {TALK}", name="spark-kubernetes-driver"),
+    ),
+    a_pod(
+        "a-spark-executor-is-told-to-end", "Failed", (143,),
+        container(f"sleep 1; {TALK}; exit 143", name="spark-kubernetes-executor"),
+    ),
+)  # fmt: skip
+
+PODS = (
+    a_pod("a-pod-succeeds", "Succeeded", (0,), container(OK)),
+    a_pod("a-pod-fails", "Failed", (3,), container(FAIL)),
+    a_pod(
+        "a-pod-succeeds-in-its-second-try", "Succeeded", (0,), container(fails_once()),
+        restart="OnFailure", restarts=1,
+    ),
+)  # fmt: skip
+
+TRAINING = (
+    Workload(
+        "a-tfjob-succeeds",
+        training_job("TFJob", Worker=(2, template(container(OK, name="tensorflow")))),
+        "Succeeded",
+        (0, 0),
+    ),
+    Workload(
+        "a-tfjob-fails",
+        # One worker: the operator stops counting with the first that fails.
+        training_job("TFJob", Worker=(1, template(container(FAIL, name="tensorflow")))),
+        "Failed",
+        (3,),
+    ),
+    Workload(
+        "a-pytorchjob-whose-worker-finds-its-master",
+        training_job(
+            "PyTorchJob",
+            Master=(1, template(container(LISTEN, name="pytorch"))),
+            Worker=(1, template(container(ASK, name="pytorch"))),
+        ),
+        "Succeeded",
+        (0, 0),
+    ),
+)
+
+# Less than 5 s of grace, and a native proxy may be killed (`istio_aux.model.ending`).
+ENOUGH: Mapping[str, Any] = {"annotations": ASKS_NATIVE, "terminationGracePeriodSeconds": 5}
+NATIVE_SIDECARS = (
+    a_job("a-job-with-a-native-sidecar", "Complete", (0,), container(OK), **ENOUGH),
+    a_pod(
+        "a-pod-with-a-native-sidecar-and-two-payloads", "Failed", (0, 3),
+        container(OK), container(FAIL, name="second"), **ENOUGH,
+    ),
+)  # fmt: skip
+
+# The first way in which the agent of each can be reached is another one.
+OWN_PORT = a_job(
+    "a-job-whose-agent-has-a-port-of-its-own", "Complete", (0,), container(OK),
+    annotations={"status.sidecar.istio.io/port": "15520"},
+)  # fmt: skip
+NO_PORT = a_pod(
+    "a-pod-whose-agent-has-no-port", "Failed", (3,),
+    # It is not held, so it starts before its proxy is ready.
+    container(f"until {TALK}; do sleep 1; done; exit 3"),
+    annotations={"status.sidecar.istio.io/port": "0"},
+)  # fmt: skip
+
+ENDINGS = (
+    OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
+    *NATIVE_SIDECARS,
+)  # fmt: skip
+
+# Without a proxy that is ready, nothing answers.
+AT_ONCE = a_job("a-job-that-talks-at-once", "Complete", (0,), container(TALK))
+
+# These end in other ways, in which kubelet and proxy do what they do in those that stay.
+BY_NIGHT = tuple(
+    workload
+    for workload in ENDINGS
+    if workload in RAY_AND_SPARK
+    or workload.name
+    in {
+        "a-container-never-restarts-in-a-pod-that-does",
+        "a-container-restarts-on-failure-in-a-pod-that-never-does",
+        "a-job-fails-by-its-pod-failure-policy",
+        "a-job-on-failure-gives-up",
+        "a-job-on-failure-succeeds",
+        "a-job-succeeds-with-its-second-pod",
+        "a-job-with-two-payloads-fails-by-one",
+        "a-pod-fails",
+        "a-pod-succeeds",
+        "a-pod-succeeds-in-its-second-try",
+        "a-pytorchjob-whose-worker-finds-its-master",
+        "a-tfjob-fails",
+    }
+)
+
+# What an installation is tried with.
+ACCEPTANCE = (AT_ONCE, *ENDINGS)
+
+
+COLLECTOR, TRIAL = "metrics-logger-and-collector", "training-container"
+KATIB = "/var/log/katib"
+METRICS = f"{KATIB}/metrics.log"
+DATABASE_PORT = 6789
+# The marker tells whether the training succeeded; its name is the pid of the training's shell.
+# The kubelet makes one dollar of two in a command.
+MARKER = f"echo completed > {KATIB}/$$$$.pid"
+COLLECT = rf"""
+all=true
+while [ $# -gt 0 ]; do
+    case $1 in -t) trial=$2 ;; -m) metric=$2 ;; -s-db) db=$2 ;; -w) all=$2 ;; esac
+    shift
+done
+pids= main=
+for process in /proc/[0-9]*; do
+    pid=${{process#/proc/}}
+    # The parent of a container's first process is outside of the pod; pause is process 1.
+    parent=$(sed -n 's/^PPid:[^0-9]*//p' "$process/status" 2>/dev/null)
+    if [ "$parent" != 0 ] || [ "$pid" = 1 ] || [ "$pid" = $$$$ ]; then continue; fi
+    pids="$pids $pid"
+    if [ -z "$main" ] || tr '\0' ' ' <"$process/cmdline" | grep -q 'echo completed > {KATIB}'; then
+        main=$pid
+    fi
+done
+while [ -n "$pids" ]; do
+    left=
+    for pid in $pids; do
+        if [ -d "/proc/$pid" ]; then
+            left="$left $pid"
+        elif [ "$pid" = "$main" ]; then
+            [ "$(cat "{KATIB}/$pid.pid")" = completed ] || exit 255
+            [ "$all" = true ] || break 2
+        fi
+    done
+    pids=$left
+    sleep 1
+done
+sed -n "/^$metric=/s/^/$trial /p" {METRICS} | nc "${{db%:*}}" "${{db#*:}}" || exit 255
+"""
+
+
+def database() -> dict[str, Any]:
+    """A pod that stores what collectors send: in its log. A stand-in for katib-db-manager."""
+    store = f"exec nc -ll -p {DATABASE_PORT} -e sh -c 'cat >/proc/1/fd/1'"
+    return pod(container(store), restart="Always")
+
+
+def trial(
+    name: str,
+    database: str,
+    *,
+    wait_all_processes: Literal["true", "false"] | None,
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A trial that reports ``loss=0.25``; ``wait_all_processes`` as in KatibConfig, None: unset."""
+    args = ["-t", name, "-m", "loss", "-o-type", "minimize", "-s-db", f"{database}:{DATABASE_PORT}"]
+    args += ["-path", METRICS, "-format", "TEXT"]
+    if wait_all_processes is not None:
+        args += ["-w", wait_all_processes]
+    mount = {"volumeMounts": [{"name": "metrics-volume", "mountPath": KATIB}]}
+    # It is longer than the start of the collector, which must still find it.
+    training = f"{{ sleep 5; echo loss=0.25; }} 1>{METRICS} 2>&1 && {MARKER}"
+    made = template(
+        {"name": TRIAL, "image": images.BUSYBOX, "command": ["sh", "-c"], "args": [training]}
+        | mount,
+        {"name": COLLECTOR, "image": images.BUSYBOX, "args": args}
+        | {"command": ["sh", "-c", COLLECT, "collector"]}
+        | mount,
+        annotations=annotations,
+        shareProcessNamespace=True,
+        volumes=[{"name": "metrics-volume", "emptyDir": {}}],
+    )
+    return job(made)

@@ -12,8 +12,18 @@ import lab.upstream
 import pytest
 from demo.steps import Steps
 from lab import node
-from lab.deployed import ON_REQUEST, await_selected, charm, client, requested
-from lab.fixtures import lack, namespace, new_namespaces, pytest_runtest_makereport, running
+from lab.fixtures import (
+    ON_REQUEST,
+    await_selected,
+    charm,
+    client,
+    lack,
+    namespace,
+    new_namespaces,
+    pytest_runtest_makereport,
+    requested,
+    running,
+)
 from lightkube import Client
 
 __all__ = [

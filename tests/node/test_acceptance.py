@@ -11,7 +11,7 @@ import lab.istio
 import lab.juju
 import pytest
 from lab import images
-from lab.deployed import SELECTED
+from lab.fixtures import SELECTED
 
 TESTS = Path(__file__).parents[1]
 # Measured on 2 busy cores: 35 s.

@@ -10,7 +10,7 @@ from typing import Any
 
 import lab.istio
 import lab.juju
-from lab.deployed import evicts, has_webhook, list_stuck, serving
+from lab.fixtures import evicts, has_webhook, list_stuck, serving
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import Client

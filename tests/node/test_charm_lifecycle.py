@@ -11,7 +11,7 @@ import lab.juju
 import pytest
 from istio_aux.model.annotations import STARTED_WITH
 from lab import meshed
-from lab.deployed import ROOT, has_webhook, owned
+from lab.fixtures import ROOT, has_webhook, owned
 from lab.juju.container import Bind, Image, of_workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace, Pod

@@ -12,8 +12,7 @@ import lab.istio
 import lab.juju
 import pytest
 from lab import outcome, workloads
-from lab.deployed import await_selected
-from lab.fixtures import new_namespaces
+from lab.fixtures import await_selected, new_namespaces
 from lab.workloads import TALK, Workload, container
 from lightkube import Client
 from lightkube.resources.core_v1 import Event

@@ -10,10 +10,9 @@ import lab.juju
 import pytest
 from lab import outcome
 from lab.creation import audited
-from lab.endings import BY_NIGHT, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT
 from lab.nightly import NIGHTLY
 from lab.outcome import Seen, await_ends
-from lab.workloads import Workload
+from lab.workloads import BY_NIGHT, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, Workload
 from lightkube import Client
 
 SUBRESOURCES = {"exec", "attach", "portforward"}

@@ -17,8 +17,7 @@ import lab.juju
 import pytest
 from lab import meshed
 from lab.creation import Creation, Stream
-from lab.deployed import owned, serving
-from lab.fixtures import make_namespace
+from lab.fixtures import make_namespace, owned, serving
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 

@@ -14,8 +14,7 @@ import pytest
 from lab import images, meshed, node, upstream
 from lab.fixtures import make_namespace, running, vacate
 from lab.istio import DATAPLANE, REDIRECTION
-from lab.served import metric, program
-from lab.workload import Workload, ask
+from lab.workload import Workload, ask, metric, program
 from lab.workloads import Workload as Batch
 from lab.workloads import container, job, template
 from lightkube import Client

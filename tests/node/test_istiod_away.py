@@ -12,7 +12,7 @@ import lab.juju
 import pytest
 from lab.meshed import is_ready
 from lab.outcome import await_end, describes
-from lab.served import follow
+from lab.workload import follow
 from lab.workloads import Workload, container, pod
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource

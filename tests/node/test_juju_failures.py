@@ -16,7 +16,7 @@ from typing import Any
 import lab.juju
 import pytest
 import yaml
-from lab.deployed import evicts, serving
+from lab.fixtures import evicts, serving
 from lab.juju.dispatch import Event
 from lab.juju.unit import Unit
 from lightkube import Client

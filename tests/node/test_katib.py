@@ -1,6 +1,6 @@
 """Trials of Katib on a real kubelet: which complete with their metric stored, and which hang.
 
-Katib's part is written down, and its collector is a stand-in: see `lab.katib`.
+Katib's part is written down, and its collector is a stand-in: see `lab.workloads`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import lab.juju
 import pytest
 from istio_aux.quit.pairs import KATIB_FIX
-from lab import katib
-from lab.deployed import list_stuck
+from lab import workloads
+from lab.fixtures import list_stuck
 from lab.outcome import Seen, await_address, look
 from lab.workloads import Workload
 from lightkube import Client
@@ -34,11 +34,11 @@ HANGING = ("classic-waits-for-all", "native-waits-for-all")
 def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
     """Run all trials at once, until those that can have completed, and all others hang; the log of
     the database."""
-    manager = Workload("katib-db-manager", katib.database())
+    manager = Workload("katib-db-manager", workloads.database())
     database = await_address(client, manager, places["plain"])
     for name, (place, wait) in TRIALS.items():
         annotations = NATIVE if place == "native" else None
-        job = katib.trial(name, database, wait_all_processes=wait, annotations=annotations)
+        job = workloads.trial(name, database, wait_all_processes=wait, annotations=annotations)
         client.create(Workload(name, job, "Complete", ()).in_namespace(places[place]))
     for name in COMPLETE:
         lab.until(
@@ -46,7 +46,7 @@ def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
         )
     for name in HANGING:
         lab.until(
-            lambda name=name: katib.TRAINING in ended(client, places, name),
+            lambda name=name: workloads.TRIAL in ended(client, places, name),
             what=f"the training of {name} to end",
         )
     return {"log": "".join(client.log("katib-db-manager", namespace=places["plain"]))}
@@ -77,7 +77,7 @@ def test_a_trial_completes_with_its_metric_stored(
     """
     assert f"{trial} loss=0.25\n" in stored["log"]
     codes = ended(client, places, trial)
-    assert {katib.TRAINING: 0, katib.COLLECTOR: 0}.items() <= codes.items()
+    assert {workloads.TRIAL: 0, workloads.COLLECTOR: 0}.items() <= codes.items()
     assert set(codes.values()) == {0}
 
 
@@ -104,5 +104,5 @@ def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the
 
     assert KATIB_FIX in reason
     assert KATIB_FIX in explained["explanation"]
-    assert ended(client, places, trial) == {katib.TRAINING: 0}
+    assert ended(client, places, trial) == {workloads.TRIAL: 0}
     assert f"{trial} " not in stored["log"]

@@ -14,13 +14,12 @@ import lab.istio
 import lab.juju
 import pytest
 from istio_aux.model.known_sidecars import KNOWN, Known
-from lab import images, outcome, served
-from lab.deployed import await_marks, await_root, await_selected, list_stuck
-from lab.endings import a_job
-from lab.fixtures import new_namespaces
+from lab import images, outcome
+from lab.fixtures import await_marks, await_root, await_selected, list_stuck, new_namespaces
 from lab.meshed import PROXY
 from lab.outcome import Seen, await_end, look
-from lab.workloads import Workload, container, pod
+from lab.workload import program
+from lab.workloads import Workload, a_job, container, pod
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
@@ -76,10 +75,10 @@ def places(
     for row in KNOWN:
         cluster.load(images.stand_in(image(row), *words(row)))
     with (
-        served.program(cluster, folder, NAME, settings, publish=True, revisions=(NAME,)) as program,
+        program(cluster, folder, NAME, settings, publish=True, revisions=(NAME,)) as workload,
         new_namespaces(client, "plain", "classic", "native") as names,
     ):
-        program.await_capability("native")
+        workload.await_capability("native")
         await_selected(client, names["classic"])
         labels = {"istio.io/rev": NAME, f"lab.test/{NAME}": "yes"}
         client.patch(Namespace, names["native"], {"metadata": {"labels": labels}})

@@ -11,7 +11,7 @@ import lab.juju
 import pytest
 from demo import playground
 from demo.steps import Steps
-from lab.served import follow
+from lab.workload import follow
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 

@@ -17,7 +17,7 @@ import lab.juju
 import pytest
 from demo.node import MODEL
 from lab import images
-from lab.deployed import ROOT
+from lab.fixtures import ROOT
 from lab.juju.kubernetes import run_application
 from lab.meshed import has_sidecar, is_ready, meta
 from lightkube import Client

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import lab.istio
 import lab.juju
 import pytest
-from lab.deployed import SELECTED, await_marks, await_selected
-from lab.fixtures import new_namespaces
+from lab.fixtures import SELECTED, await_marks, await_selected, new_namespaces
 from lab.meshed import PROXY, is_gone
 from lab.workloads import TALK, Job, Pod, Workload, container, job, pod, template
 from lightkube import Client

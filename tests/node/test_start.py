@@ -17,10 +17,10 @@ from typing import Any
 
 import lab.istio
 import pytest
-from lab import served, workloads
-from lab.deployed import REQUESTED, await_marks, await_root
-from lab.fixtures import new_namespaces
+from lab import workloads
+from lab.fixtures import REQUESTED, await_marks, await_root, new_namespaces
 from lab.meshed import PROXY
+from lab.workload import program
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Namespace
@@ -89,7 +89,7 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
         # Here nobody finds out what Istio can do: `test_demo.py`.
         more = {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}
         folder = tmp_path_factory.mktemp(name)
-        return served.program(cluster, folder, name, more, model="start", publish=True)
+        return program(cluster, folder, name, more, model="start", publish=True)
 
     vendors = lab.istio.install(cluster, configuration="asm-sidecar-injector", revision="asm")
     with workload("webhook", "auto"), workload("native", "native"):

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import lab
 import lab.istio
 import pytest
-from lab import served
 from lab.fixtures import make_namespace
 from lab.outcome import Seen, look
+from lab.workload import program
 from lab.workloads import TRAIN, Workload, container, template, training_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
@@ -69,7 +69,7 @@ def reported(
         told_of = kept(client)
         return seen if all(told_of.issuperset(names(job)) for job in seen.values()) else {}
 
-    with served.program(
+    with program(
         cluster, tmp_path_factory.mktemp(NAME), NAME, {"race-policy": "restart"},
         selector=f"lab.test/{NAME}=yes", revisions=(REVISION,),
     ):  # fmt: skip

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import lab.istio
 import pytest
-from lab.versions import NATIVE
+from lab.workloads import NATIVE
 from twins import fixed, player, worlds
 from twins.judge import COMPLETE, losses, verdict
 from twins.manifests import Pair

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lab
-from lab import served
-from lab.deployed import await_root
-from lab.fixtures import make_namespace
+from lab import workload
+from lab.fixtures import await_root, make_namespace
 from lab.meshed import PROXY
 from lab.workload import Workload
 from lab.workloads import Job, Pod
@@ -61,7 +60,7 @@ def play(
     settings = {**beside.settings, "quit": moment.quit}
     _await_gone(beside)
     with (
-        served.program(
+        workload.program(
             beside.cluster, folder / name, name, settings, publish=True,
             revisions=beside.revisions,
         ) as program,

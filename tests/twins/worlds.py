@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import lab.istio
 from lab import images
-from lab.deployed import await_root
-from lab.fixtures import make_namespace
+from lab.fixtures import await_root, make_namespace
 from lab.workloads import Pod
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource

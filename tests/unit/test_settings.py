@@ -31,8 +31,8 @@ from istio_aux.settings import (
     UnknownKeys,
     load,
 )
-from lab.options import OPTIONS as CHARM
-from lab.options import configured
+from lab.workload import OPTIONS as CHARM
+from lab.workload import configured
 from unit.declared import ANNOTATIONS
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"

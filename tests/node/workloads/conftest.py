@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import lab.istio
 import lab.juju
 import pytest
-from lab.deployed import await_selected
-from lab.fixtures import new_namespaces
+from lab.fixtures import await_selected, new_namespaces
 from lab.outcome import Seen, await_end
 from lab.workloads import Workload
 from lightkube import Client

@@ -12,9 +12,10 @@ from typing import Any
 
 import lab.istio
 import pytest
-from lab import outcome, served, upstream
+from lab import outcome, upstream
 from lab.fixtures import make_namespace
 from lab.outcome import Seen, await_end, look
+from lab.workload import late_istio
 from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
@@ -103,7 +104,7 @@ def test_an_early_pod_of_a_queued_job_is_reported_until_an_admin_lets_kueue_make
 
     istio#3716, istio#15873.
     """
-    with served.late_istio(cluster, tmp_path, LATE, REVISION):
+    with late_istio(cluster, tmp_path, LATE, REVISION):
         lab.until(
             lambda: any(
                 "it is a Job's: delete the Job and apply it again" in str(event.message)

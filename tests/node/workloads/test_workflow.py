@@ -13,8 +13,7 @@ import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import outcome, upstream, workloads
-from lab.deployed import SELECTED, await_marks, await_selected
-from lab.fixtures import new_namespaces
+from lab.fixtures import SELECTED, await_marks, await_selected, new_namespaces
 from lab.meshed import PROXY
 from lab.outcome import Seen, await_end
 from lab.workloads import Workload

@@ -13,7 +13,7 @@ import yaml
 from istio_aux.model.answers import PAGE
 from istio_aux.model.names import WEBHOOK_PORT
 from lab.juju_provider import MODULE
-from lab.options import OPTIONS, configured
+from lab.workload import OPTIONS, configured
 
 import certificates
 import manifests

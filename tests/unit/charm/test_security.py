@@ -19,7 +19,7 @@ from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy, RacePolicy
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.attempt import Send
 from istio_aux.quit.rules import Quit, Way
-from lab.options import configured, rendered_from
+from lab.workload import configured, rendered_from
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide
 

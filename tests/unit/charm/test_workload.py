@@ -15,7 +15,7 @@ from istio_aux.model import applications
 from istio_aux.model.applications import Application
 from istio_aux.model.names import LOCAL_SETTINGS, LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.policy import QuitMode
-from lab.options import OPTIONS, configured
+from lab.workload import OPTIONS, configured
 from ops import pebble, testing
 from scenario import mocking
 
