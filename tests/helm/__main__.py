@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from istio_aux.model.names import REGISTRY
-from lab.release import CHART, run
 
 from helm import charts, generate
+from helm.charts import CHART, run_helm
 from tools import rock
 from tools.errors import ToolError
 
@@ -34,10 +34,10 @@ def main() -> int:
         home = Path(folder)
         try:
             image = f"--set=image.repository={IMAGE}"
-            run("lint", "--strict", str(CHART), image, home=home)
-            packed = run("package", str(CHART), f"--destination={DIST}", home=home)
+            run_helm("lint", "--strict", str(CHART), image, home=home)
+            packed = run_helm("package", str(CHART), f"--destination={DIST}", home=home)
             MANIFESTS.write_text(
-                run(
+                run_helm(
                     "template",
                     charts.APP,
                     str(CHART),

@@ -12,8 +12,8 @@ import pytest
 from demo.steps import Steps
 from lab import node
 from lab.fixtures import client, lack, namespace, pytest_runtest_makereport, running
-from lab.release import Release
 
+from helm.charts import Release
 from tools import rock
 
 __all__ = ["client", "namespace", "pytest_runtest_makereport"]

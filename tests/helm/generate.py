@@ -1,7 +1,12 @@
 """Generate from the charm what the chart has in common with it: `python -m helm.generate`.
 
 The charm's templates become the chart's; selectors become `chart/files/rules.json`, in which
-names between `@` stand for what only Helm knows.
+names between `@` stand for what only Helm knows. What an option of the charm does is said on the
+page of options, and not on that of the chart's values.
+
+Jinja templates become Helm's Go templates, for the few things that `src/templates` uses. Every
+value is written as JSON, as the charm's own renderer does. A mapping that is looped over is a list
+of pairs here: Go sorts the keys of its maps.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import base64
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -30,14 +35,145 @@ from istio_aux.model.selectors import (
     Selector,
 )
 from istio_aux.model.sidecars import RULE, SHIPPED
-from lab.release import CHART
+from jinja2 import Environment, nodes
 from lab.workload import OPTIONS
 
 import manifests
 from config import Applications
-from helm import readme
-from helm.gotemplate import translate
+from helm.charts import CHART
 from manifests import Values
+
+
+class UnknownSyntaxError(ValueError):
+    """The template uses syntax that has no translation yet."""
+
+
+def translate(source: str) -> str:
+    """A Jinja template as the text of a Go template, whose variables are fields of `$c`.
+
+    Raises:
+        UnknownSyntaxError: the template uses something else than names, attributes, texts, lists,
+            `~`, `string`, `if` without `else`, and `for`.
+    """
+    parsed = Environment(trim_blocks=True, autoescape=False).parse(source)
+    return "".join(_statements(parsed.body, frozenset()))
+
+
+def _statements(body: Iterable[nodes.Node], local: frozenset[str]) -> Iterable[str]:
+    for node in body:
+        match node:
+            case nodes.Output():
+                for part in node.nodes:
+                    if isinstance(part, nodes.TemplateData):
+                        yield part.data
+                    else:
+                        yield f"{{{{ {_expression(part, local)} | toRawJson }}}}"
+            case nodes.If(elif_=[], else_=[]):
+                yield f"{{{{- if {_expression(node.test, local)} }}}}\n"
+                yield from _statements(node.body, local)
+                yield "{{- end }}\n"
+            case nodes.For(target=nodes.Name() as target):
+                yield f"{{{{- range ${target.name} := {_expression(node.iter, local)} }}}}\n"
+                yield from _statements(node.body, local | {target.name})
+                yield "{{- end }}\n"
+            case nodes.For(target=nodes.Tuple() as target, iter=nodes.Call() as call):
+                names = [name.name for name in target.items if isinstance(name, nodes.Name)]
+                yield f"{{{{- range $pair := {_pairs(call, local)} }}}}\n"
+                for index, name in enumerate(names):
+                    yield f"{{{{- ${name} := index $pair {index} }}}}\n"
+                yield from _statements(node.body, local | {*names})
+                yield "{{- end }}\n"
+            case _:
+                raise UnknownSyntaxError(f"line {node.lineno}: {type(node).__name__}")
+
+
+def _pairs(call: nodes.Call, local: frozenset[str]) -> str:
+    method = call.node
+    if isinstance(method, nodes.Getattr) and method.attr == "items":
+        return _expression(method.node, local)
+    raise UnknownSyntaxError(f"line {call.lineno}: a call of something else than items()")
+
+
+def _expression(node: nodes.Node, local: frozenset[str]) -> str:
+    match node:
+        case nodes.Name(name=name):
+            return f"${name}" if name in local else f"$c.{name}"
+        case nodes.Const(value=value):
+            return json.dumps(value)
+        case nodes.Getattr(node=owner, attr=attribute):
+            return f"{_expression(owner, local)}.{attribute}"
+        case nodes.Concat(nodes=parts):
+            return f"(print {' '.join(_expression(part, local) for part in parts)})"
+        case nodes.Filter(name="string", node=nodes.Node() as value):
+            return f"(toString {_expression(value, local)})"
+        case nodes.List(items=items):
+            return f"(list {' '.join(_expression(item, local) for item in items)})"
+        case _:
+            raise UnknownSyntaxError(f"line {node.lineno}: {type(node).__name__}")
+
+
+def page_of_values(chart: Mapping[str, Any], values: str) -> str:
+    """The page, from what Chart.yaml says and from the text of values.yaml."""
+    parsed = yaml.safe_load(values)
+    rows = []
+    for path, meaning in comments(values).items():
+        section, _, option = path.partition(".")
+        if section == "settings" and option in OPTIONS:
+            continue
+        default = json.dumps(value_at(parsed, path), separators=(",", ":"), ensure_ascii=False)
+        cells = (path, f"`{default}`", meaning)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return f"""# {chart["name"]}
+
+{chart["description"]}
+
+Version {chart["version"]}, for Kubernetes `{chart["kubeVersion"]}`.
+[How to install it](../docs/how-to/helm.md). `settings` has the workload's settings under their own
+names: [the options](../docs/reference/options.md) say what each does. Selectors are the API's.
+
+## Values
+
+| value | default | what it is |
+|---|---|---|
+""" + "".join(f"{row}\n" for row in rows)
+
+
+def comments(values: str) -> dict[str, str]:
+    """The comment above each value that has one, by the value's path."""
+    found: dict[str, str] = {}
+    path: list[tuple[int, str]] = []
+    comment: list[str] = []
+    for line in values.splitlines():
+        if marked := re.match(r" *# (-- )?(.*)", line):
+            comment = [*([] if marked[1] else comment), marked[2]]
+        elif key := re.match(r"( *)([\w-]+):", line):
+            indent = len(key[1])
+            path = [*(each for each in path if each[0] < indent), (indent, key[2])]
+            if comment:
+                found[".".join(name for _, name in path)] = " ".join(comment)
+            comment = []
+        else:
+            comment = []
+    return found
+
+
+def leaves(values: Mapping[str, Any], documented: Mapping[str, str], *path: str) -> Iterator[str]:
+    """The paths of all values: of what has a comment, or of what has no parts."""
+    for name, value in values.items():
+        own = ".".join((*path, name))
+        if own in documented or not (isinstance(value, dict) and value):
+            yield own
+        else:
+            yield from leaves(value, documented, *path, name)
+
+
+def value_at(values: Mapping[str, Any], path: str) -> Any:
+    """The value of a path."""
+    found: Any = values
+    for name in path.split("."):
+        found = found[name]
+    return found
+
 
 ROOT: Final = Path(__file__).parents[2]
 # The charm's templates that the chart has, and when an object of each is made.
@@ -85,7 +221,7 @@ def files() -> dict[Path, str]:
         CHART / "values.schema.json": _schema((CHART / "values.schema.json").read_text()),
         CHART / "values.yaml": values,
         CHART / "Chart.yaml": about,
-        CHART / "README.md": readme.text(yaml.safe_load(about), values),
+        CHART / "README.md": page_of_values(yaml.safe_load(about), values),
     }
 
 

@@ -1,10 +1,16 @@
-"""The main job from the chart, on a real kubelet: install, a TFJob, upgrade, uninstall."""
+"""The chart on a real kubelet: the main job, by install, a TFJob, upgrade and uninstall.
+
+And where the cluster gives a pod its user, as OpenShift does, beside cert-manager, and with the
+kinds of Prometheus' operator.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import lab
@@ -13,18 +19,85 @@ import pytest
 from demo import scenes
 from demo.steps import Steps
 from istio_aux.model.annotations import STARTED_WITH
-from lab import fixtures
-from lab.creation import Stream
-from lab.istio import Shape
-from lab.meshed import annotations_of, nameless, proxy_exit_code
-from lab.release import CHART, Release, run
-from lightkube import Client
+from lab import fixtures, tools, upstream
+from lab.creation import Stream, send
+from lab.istio import EXPECTED, Shape
+from lab.meshed import annotations_of, delete, nameless, proxy_exit_code
+from lightkube import ApiError, Client, codecs
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service, ServiceAccount
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount
 
 import cluster as charm
-from tools import rock
+from helm import charts
+from helm.charts import CHART, Release, run_helm
+from tools import rock, toolchain
+
+NAMESPACE, USER = "any-user", 1000680000
+# What `restricted-v2` writes. It also refuses a pod that asks for a user; ours asks for none.
+CONSTRAINT = f"""
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {{name: restricted-v2}}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}}
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: >-
+        Object{{spec: Object.spec{{securityContext:
+        Object.spec.securityContext{{runAsUser: {USER}, fsGroup: {USER}}}}}}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {{name: restricted-v2}}
+spec:
+  policyName: restricted-v2
+  matchResources:
+    namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {NAMESPACE}}}}}
+"""
+
+
+@pytest.fixture
+def assigned(client: Client, cluster: lab.Cluster) -> Iterator[None]:
+    """A namespace in which each pod gets the user."""
+    client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
+    policies = codecs.load_all_yaml(CONSTRAINT)
+    for each in policies:
+        client.apply(each)
+    pod = json.dumps(nameless(NAMESPACE, sidecar=None).to_dict()).encode()
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+    lab.until(
+        lambda: f'"runAsUser":{USER}'.encode() in send(cluster, "POST", path, pod)[1],
+        what="pods to get their user",
+    )
+    yield
+    delete(client, policies)
+
+
+@pytest.fixture
+def anybodys(cluster: lab.Cluster, home: Path, assigned: None) -> Iterator[Release]:
+    """The chart with no value but the image."""
+    found = Release(cluster, home, "istio-aux", NAMESPACE)
+    found.install({})
+    yield found
+    found.uninstall()
+
+
+def test_with_no_value_but_the_image_the_pods_run_as_the_user_that_the_cluster_gives(
+    anybodys: Release,
+) -> None:
+    user, group, *_ = anybodys.executed("sh", "-c", "id -u; id -g").split()
+
+    assert (user, group) == (str(USER), "0")
+    assert {each["check"]: each["result"] for each in anybodys.checked()}["rights"] == "ok"
+
 
 README = CHART.with_name("README.md").read_text()
 
@@ -172,7 +245,7 @@ def test_the_lines_of_the_readme_install_what_make_image_writes(
     assert block[1] == f"dist/{rock.image().name}"
     release.uninstall()
 
-    run(*shlex.split(block[2]), home=home, kubeconfig=cluster.kubeconfig)
+    run_helm(*shlex.split(block[2]), home=home, kubeconfig=cluster.kubeconfig)
 
     assert len(release.pods(client)) == 2
 
@@ -192,3 +265,94 @@ def left(client: Client, release: Release) -> set[str]:
         "ConfigMap istio-ca-crl",
         "ServiceAccount default",
     }
+
+
+@pytest.fixture(scope="module")
+def issued(cluster: lab.Cluster, home: Path, release: Release) -> Iterator[Release]:
+    """A release of its own, beside the other."""
+    upstream.install_cert_manager(cluster)
+    found = Release(cluster, home, "issued", "issued")
+    found.install(
+        {
+            "certificates.from": "cert-manager",
+            "settings.namespace-selectors": [{"matchLabels": {"team": "issued"}}],
+        }
+    )
+    yield found
+    found.uninstall()
+
+
+@pytest.fixture(scope="module")
+def selected(client: Client, issued: Release) -> str:
+    """A namespace that this release looks after, whose pods are changed."""
+    name = "of-the-issued"
+    labels = {"istio-injection": "enabled", "team": "issued"}
+    client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+    lab.until(
+        lambda: lab.istio.try_shape(client, name) == EXPECTED["never"],
+        what=f"pods of {name} to be changed",
+        ignoring=(ApiError,),
+    )
+    return name
+
+
+def test_the_api_server_trusts_the_authority_that_cert_manager_made(
+    client: Client, issued: Release, selected: str
+) -> None:
+    configuration = client.get(MutatingWebhookConfiguration, f"istio-aux-issued.{issued.name}")
+    authority = client.get(Secret, f"{issued.name}-authority", namespace=issued.namespace)
+
+    bundles = {
+        hook.clientConfig.caBundle for hook in configuration.webhooks or () if hook.clientConfig
+    }
+    assert authority.data
+    assert bundles == {authority.data["tls.crt"]}
+    issued.await_served(client, issued.certificate(client))
+
+
+def test_pods_are_changed_while_cert_manager_renews_the_certificate(
+    client: Client, cluster: lab.Cluster, issued: Release, selected: str
+) -> None:
+    """With a certificate that the API server does not trust, pods are created unchanged."""
+    before = issued.certificate(client)
+    with Stream(cluster, nameless(selected, sidecar=None), rate=2, dry_run=True) as stream:
+        upstream.renew_certificate(client, f"{issued.name}-certificate", issued.namespace)
+        lab.until(lambda: issued.certificate(client) != before, what="another certificate")
+        new = issued.certificate(client)
+        issued.await_served(client, new)
+        stream.await_more(2)
+
+    started = "istio-aux.io/started-with"
+    assert {annotations_of(each.pod).get(started) for each in stream.creations} == {"hold"}
+
+
+@pytest.fixture(scope="module")
+def monitored(client: Client, cluster: lab.Cluster) -> str:
+    """Where PodMonitors and PrometheusRules are, by the operator's own schemas."""
+    name = "github.com/prometheus-operator/prometheus-operator"
+    module = toolchain.module(tools.HERE / "tools/prometheus-operator", name)
+    for kind in ("podmonitors", "prometheusrules"):
+        file = module / f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
+        upstream.apply(client, upstream.read(file))
+    return "/apis/monitoring.coreos.com/v1/namespaces/default"
+
+
+@pytest.mark.parametrize(
+    ("kind", "plural"), [("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")]
+)
+def test_prometheus_operator_takes_what_the_chart_makes(
+    cluster: lab.Cluster, home: Path, monitored: str, kind: str, plural: str
+) -> None:
+    """An unknown field, which the API server would drop, is an error here."""
+    values = {"podMonitor.enabled": True, "prometheusRule.enabled": True}
+    [made] = [each for each in charts.render(home, values) if each["kind"] == kind]
+    made["metadata"]["namespace"] = "default"
+    path = f"{monitored}/{plural}?dryRun=All&fieldValidation=Strict"
+
+    def answer() -> tuple[int, bytes] | None:
+        found = send(cluster, "POST", path, json.dumps(made).encode())
+        return None if found[0] == 404 else found
+
+    status, body = lab.until(answer, what=f"{plural} to be served")
+
+    assert status == 201, body

@@ -8,7 +8,7 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
-from helm import generate, readme
+from helm import generate
 from istio_aux import settings
 from istio_aux.model.names import REPOSITORY
 
@@ -35,11 +35,11 @@ def test_every_value_is_in_the_schema_and_has_its_type() -> None:
     types = {"array": list, "boolean": bool, "integer": int, "number": int, "object": dict}
     types["string"] = str
 
-    for path in readme.comments(values):
+    for path in generate.comments(values):
         described = schema
         for name in path.split("."):
             described = described["properties"][name]
-        value = readme.at(yaml.safe_load(values), path)
+        value = generate.value_at(yaml.safe_load(values), path)
         assert (
             value in described["enum"]
             if "enum" in described
