@@ -14,15 +14,13 @@ from istio_aux.settings import DEFAULTS, Settings
 from msgspec import structs
 
 from simulation.ambient import Ambient
-from simulation.apiserver import ApiServer
 from simulation.client import Request
 from simulation.kubelet import Nodes, Plan
-from simulation.network import Network
 from simulation.properties import Judge
-from simulation.store import Change, Json, Stored
+from simulation.store import ApiServer, Change, Json, Stored
 from simulation.unit import Unit
 from simulation.workloads import Owner, has_sidecar, owner_of
-from simulation.world import World
+from simulation.world import Network, World
 
 NAMESPACES = ("apps", "batch", "greedy")
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}

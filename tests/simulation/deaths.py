@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from simulation.client import Request
 from simulation.cluster import Cluster
+from simulation.faults import lone_pod
 from simulation.kubelet import FOREVER, Plan, Run
-from simulation.network import Lost, Network, Refusal
 from simulation.play import Result, run
-from simulation.population import lone_pod
 from simulation.workloads import Job, ReplicaSet, StatefulSet, TFJob
-from simulation.world import World
+from simulation.world import Lost, Network, Refusal, World
 
 HOW = {
     "before": "the unit is killed, and the write never arrives",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.pod import PROXY
 
-from simulation.apiserver import GRACE, ApiServer
-from simulation.store import Change, Json, Name, Stored
+from simulation.store import GRACE, ApiServer, Change, Json, Name, Stored
 from simulation.world import World
 
 if TYPE_CHECKING:

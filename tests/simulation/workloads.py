@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from istio_aux.kube.errors import ApiError
 from istio_aux.model.pod import PROXY
 
-from simulation.apiserver import KINDS
 from simulation.kubelet import Plan
-from simulation.store import Stored
+from simulation.store import KINDS, Stored
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster

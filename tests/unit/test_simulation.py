@@ -11,9 +11,9 @@ import pytest
 from lab.nightly import NIGHT, sampled
 from simulation import breaks, deaths, faults
 from simulation.cluster import Cluster
+from simulation.faults import lone_pod
 from simulation.kubelet import Plan, Run
 from simulation.play import play, shrink
-from simulation.population import lone_pod
 from simulation.store import Change
 from simulation.world import World
 
