@@ -11,12 +11,11 @@ from functools import partial
 
 import demo.node
 import lab.upstream
-from demo.steps import Steps
+from demo.scenes import Steps
 from lab.fixtures import await_selected, make_namespace
 
 from chaos import outages
-from chaos.outages import Stage
-from chaos.storm import make
+from chaos.outages import Stage, make
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lab.nightly import NIGHT, sampled
-from oracle.kubelets import KUBELETS
+from oracle.comparison import KUBELETS
 from oracle.play import play
 
 NEWEST = KUBELETS[-1]

@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from demo import api, node, playground, report, scenes
-from demo.promise import Performance, judge
-from demo.steps import Steps
+from demo.scenes import Performance, Steps, judge
 from tools.errors import ToolError
 
 PICTURE = Path("demo-report/timeline.svg")

@@ -19,8 +19,7 @@ from lightkube import Client
 from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
-from demo.promise import Performance
-from demo.steps import Steps
+from demo.scenes import Performance, Steps
 from demo.story import JobStory
 
 # The workload gets its role and webhook configuration from the charm's own modules.

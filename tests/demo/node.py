@@ -20,8 +20,7 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
 from demo import scenes
-from demo.promise import Check, Performance
-from demo.steps import Steps
+from demo.scenes import Check, Performance, Steps
 from demo.story import JobStory
 from tools import pack
 

@@ -15,8 +15,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Node, NodeStatus, Pod
 
 from demo import scenes
-from demo.observe import Seen, pod_story
-from demo.steps import Steps
+from demo.scenes import Steps
+from demo.story import Seen, pod_story
 
 PROFILE, FORGOTTEN = "alice", "research"
 EXAMPLES = ("tfjob.yaml", "pytorchjob.yaml", "job.yaml")

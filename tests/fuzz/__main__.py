@@ -12,8 +12,7 @@ from pathlib import Path
 from lab.nightly import NIGHT
 
 from fuzz import stored
-from fuzz.play import play
-from fuzz.server import serving
+from fuzz.play import play, serving
 
 
 def main() -> int:

@@ -43,9 +43,9 @@ from unit.leading import Led
 from unit.rules import mesh
 from unit.rules.pods import judged
 
-from fuzz import pods
+from fuzz import bodies
+from fuzz.bodies import deepest
 from fuzz.play import CORPUS, ENOUGH, GROWTH, least
-from fuzz.texts import deepest
 
 BUDGET = 0.05
 """Seconds of CPU for a step, for a pod or for each MiB of it."""
@@ -62,7 +62,7 @@ NOW = Moment(1000.0, 1_795_000_000.0)
 """Any time after those in the pods."""
 NAMESPACES = {"training": mesh.ENABLED}
 HOOKS = hooks_of([mesh.recorded(mesh.DEFAULT)])
-NEIGHBOUR = pods.event({"kind": "Pod", "metadata": {"name": "neighbour"}})
+NEIGHBOUR = bodies.event({"kind": "Pod", "metadata": {"name": "neighbour"}})
 _READING = {"watch", "list", "file"}
 
 
@@ -89,9 +89,9 @@ class Followers:
     async def list(self, line: bytes) -> bool:
         """Whether a pod is read from the page that the other one is in, if that is JSON."""
         try:
-            page = await read_page(pods.page([line, NEIGHBOUR]), Pod)
+            page = await read_page(bodies.page([line, NEIGHBOUR]), Pod)
         except KubeError:
-            return not _is_json(pods.pod_of(line))
+            return not _is_json(bodies.pod_of(line))
         return page.items[-1].metadata.name == "neighbour"
 
     def follow(self, pod: Pod) -> None:
@@ -151,7 +151,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     pod = await judge.step("watch", lambda: followers.read(line))
     if await judge.step("list", lambda: followers.list(line)) is False:
         judge.add("its neighbour is lost")
-    await judge.step("file", lambda: read_file(pods.pod_of(line)))
+    await judge.step("file", lambda: read_file(bodies.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
     state, scope = PodState(pod.metadata.key), QuitScope()
@@ -222,14 +222,14 @@ async def play(
     followers, findings = Followers(), list[str]()
     for file in sorted(CORPUS.glob("*.pod")):
         findings += await judge(file.name, file.read_bytes(), followers)
-    for number, (name, line) in enumerate(pods.slow()):
+    for number, (name, line) in enumerate(bodies.slow_pods()):
         if number % nth == 0:
             findings += await judge(name, line, followers)
             findings += await weighed(name, line)
     tell(f"slow pods: {len(findings)} findings")
     before = 0
     for number in range(count):
-        name, line = f"{seed}-{number}", pods.make(Random(f"{seed}:{number}"))
+        name, line = f"{seed}-{number}", bodies.make_pod(Random(f"{seed}:{number}"))
         if found := await judge(name, line, followers):
             (CORPUS / f"{name}.pod").write_bytes(line)
             findings += found

@@ -9,7 +9,7 @@ import demo.node
 import lab.istio
 import lab.upstream
 import pytest
-from demo.steps import Steps
+from demo.scenes import Steps
 from lab import node
 from lab.fixtures import client, lack, namespace, pytest_runtest_makereport, running
 

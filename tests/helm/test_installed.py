@@ -17,7 +17,7 @@ import lab
 import lab.istio
 import pytest
 from demo import scenes
-from demo.steps import Steps
+from demo.scenes import Steps
 from istio_aux.model.annotations import STARTED_WITH
 from lab import fixtures, tools, upstream
 from lab.creation import Stream, send

@@ -10,7 +10,7 @@ import lab.istio
 import lab.juju
 import lab.upstream
 import pytest
-from demo.steps import Steps
+from demo.scenes import Steps
 from lab import node
 from lab.fixtures import (
     ON_REQUEST,

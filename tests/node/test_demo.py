@@ -13,8 +13,7 @@ import pytest
 import yaml
 from demo import __main__ as program
 from demo import node, scenes
-from demo.promise import Performance, judge
-from demo.steps import Steps
+from demo.scenes import Performance, Steps, judge
 from demo.story import JobStory
 from lab.nightly import NIGHTLY
 from lightkube import Client, codecs

@@ -6,8 +6,7 @@ import lab.istio
 import lab.juju
 import pytest
 from chaos import outages
-from chaos.outages import Stage
-from chaos.storm import make
+from chaos.outages import Stage, make
 
 pytestmark = pytest.mark.nightly("cluster/test_chaos.py, test_istiod_away.py")
 # The API server restarts, then the only unit is killed.

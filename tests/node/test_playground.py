@@ -10,7 +10,7 @@ from pathlib import Path
 import lab.juju
 import pytest
 from demo import playground
-from demo.steps import Steps
+from demo.scenes import Steps
 from lab.workload import follow
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace

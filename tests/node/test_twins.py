@@ -12,15 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import lab.istio
 import pytest
 from lab.workloads import NATIVE
-from twins import fixed, player, worlds
-from twins.judge import COMPLETE, losses, verdict
+from twins import manifests, player
+from twins.judge import COMPLETE, losses, told, verdict
 from twins.manifests import Pair
 from twins.player import Played
-from twins.report import told
 
 # Native unasked an init container is in the mesh. On request these are held: it is not.
-UNASKED = (*fixed.IN_THE_MESH, *fixed.OPTED_OUT)
-ON_REQUEST = fixed.HELD
+UNASKED = (*manifests.IN_THE_MESH, *manifests.OPTED_OUT)
+ON_REQUEST = manifests.HELD
 BY_DAY = [
     *(pytest.param("unasked", pair, id=pair.name, marks=NATIVE.needed) for pair in UNASKED),
     *(pytest.param("on-request", pair, id=pair.name) for pair in ON_REQUEST),
@@ -32,11 +31,11 @@ def played(
     cluster: lab.Cluster, istio: lab.istio.Istio, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[tuple[str, str], Played]]:
     """The pairs at their ends, by world and name."""
-    worlds.load(cluster)
+    player.load(cluster)
     folder = tmp_path_factory.mktemp("twins")
     with (
-        worlds.world(cluster, "unasked") as unasked,
-        worlds.world(cluster, "on-request") as on_request,
+        player.world(cluster, "unasked") as unasked,
+        player.world(cluster, "on-request") as on_request,
         ThreadPoolExecutor(2) as pool,
     ):
         batches = [(unasked, UNASKED), (on_request, ON_REQUEST)]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 from lab.nightly import NIGHT
 
-from oracle.comparison import CAUTIONS, compare
-from oracle.kubelets import KUBELETS, Explained, Kubelet, Verdict, explain
+from oracle.comparison import CAUTIONS, KUBELETS, Explained, Kubelet, Verdict, compare, explain
 from oracle.pods import pod
 
 BATCH = 5_000

@@ -14,11 +14,9 @@ from pathlib import Path
 import lab.istio
 from lab.nightly import NIGHT
 
-from twins import fixed, grammar, judge, manifests, player, report, worlds
-from twins.grammar import Moment
-from twins.judge import Again, Half, losses, verdict
-from twins.manifests import Pair
-from twins.report import Count
+from twins import judge, manifests, player
+from twins.judge import Again, Count, Half, losses, verdict
+from twins.manifests import Moment, Pair
 
 BATCH = 40
 AGAIN = 5
@@ -33,7 +31,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=NIGHT)
     parser.add_argument("--pairs", type=int, default=100, help="of each world")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no batch later")
-    parser.add_argument("--world", choices=grammar.WORLDS, action="append")
+    parser.add_argument("--world", choices=manifests.WORLDS, action="append")
     parser.add_argument("--cni", action="store_true", help="beside istio-cni")
     options = parser.parse_args()
     named = "".join(f" --world {name}" for name in options.world or ())
@@ -42,40 +40,40 @@ def main() -> int:
     _show(f"again: {again}")
     RESULTS.parent.mkdir(exist_ok=True)
     counts = dict[str, Count]()
-    played, start = options.world or grammar.WORLDS, time.monotonic()
+    played, start = options.world or manifests.WORLDS, time.monotonic()
     with lab.cluster("node") as cluster, tempfile.TemporaryDirectory() as folder:
-        worlds.load(cluster)
+        player.load(cluster)
         if options.cni:
             lab.istio.install_cni(cluster, ambient=False)
         for at, name in enumerate(played, 1):
             counts[name] = count = Count()
             began = time.monotonic()
-            with worlds.world(cluster, name, cni=options.cni) as beside:
+            with player.world(cluster, name, cni=options.cni) as beside:
                 for batch in batches(name, options.seed, options.pairs):
                     if time.monotonic() > start + 60 * options.minutes * at / len(played):
                         _show(f"{name}: no time for {len(batch[1])} pairs, {batch[0]}")
                         continue
                     _play(beside, Path(folder), batch, count)
                     count.seconds = time.monotonic() - began
-            _show(report.table(counts))
+            _show(judge.table(counts))
         cluster.keep_logs = False
     worse = sum(count.verdicts["worse"] for count in counts.values())
-    _show(report.table(counts))
+    _show(judge.table(counts))
     _show(f"{'NOT GOOD' if worse else 'good'}: {again}")
     return 1 if worse else 0
 
 
 def batches(world: str, seed: int, pairs: int) -> Iterable[Batch]:
     """The pairs that are written by hand, then those of the seed."""
-    yield grammar.USUAL, (*fixed.IN_THE_MESH, *fixed.NOT_NATIVE, *fixed.HELD, *fixed.OPTED_OUT)
-    yield Moment(quit="dry-run"), fixed.LEFT_RUNNING
+    yield manifests.USUAL, manifests.BY_HAND
+    yield Moment(quit="dry-run"), manifests.LEFT_RUNNING
     for at, start in enumerate(range(0, pairs, BATCH)):
         numbers = range(start, min(start + BATCH, pairs))
-        drawn = [manifests.pair(f"p{n}", grammar.draw(seed, world, n)) for n in numbers]
-        yield grammar.moment(seed, world, at), drawn
+        drawn = [manifests.pair(f"p{n}", manifests.draw(seed, world, n)) for n in numbers]
+        yield manifests.moment(seed, world, at), drawn
 
 
-def _play(beside: worlds.World, folder: Path, batch: Batch, count: Count) -> None:
+def _play(beside: player.World, folder: Path, batch: Batch, count: Count) -> None:
     """Play a batch, and what was worse off in it again."""
     moment, pairs = batch
     began = time.monotonic()
@@ -90,15 +88,15 @@ def _play(beside: worlds.World, folder: Path, batch: Batch, count: Count) -> Non
     for pair, ours, twin in played:
         seen = verdict(ours, twin)
         if again := found.get(pair.name):
-            _show(report.told(pair, ours, twin, again))
+            _show(judge.told(pair, ours, twin, again))
             seen = "worse" if again.worse else "same"
         count.add(ours, twin, seen)
         with RESULTS.open("a") as file:
-            file.write(f"{report.line(beside.name, moment, pair, ours, twin)}\n")
+            file.write(f"{judge.line(beside.name, moment, pair, ours, twin)}\n")
 
 
 def _again(
-    beside: worlds.World, folder: Path, doubtful: Sequence[Pair], moment: Moment
+    beside: player.World, folder: Path, doubtful: Sequence[Pair], moment: Moment
 ) -> dict[str, Again]:
     """Play these pairs five times more, side by side; returns the counts by their names."""
     copies = [pair.copy(f"{pair.name}-{n}") for pair in doubtful for n in range(AGAIN)]

@@ -1,8 +1,8 @@
 """The Job of a pair, and what there is in its namespace, made of the pair's values. Pure.
 
-Every container calls the service in the mesh by a path of its own, so that the service knows whom
-it has served. In all texts `PAIR` stands for the pair's name; `NAMESPACE` and `SERVER` are what the
-player knows.
+Each value is drawn from a seed; some pairs are written by hand. Every container calls the service
+in the mesh by a path of its own, so that the service knows whom it has served. In all texts `PAIR`
+stands for the pair's name; `NAMESPACE` and `SERVER` are what the player knows.
 """
 
 from __future__ import annotations
@@ -10,11 +10,102 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 from lab.images import BUSYBOX
 
-from twins.grammar import Values
+Values = Mapping[str, str]
+
+# Weights in percent. The usual value comes first: with two or three unusual ones in a pod it is
+# still plain which of them matters. What fails without istio-aux and with it says little.
+GRAMMAR: Mapping[str, Mapping[str, int]] = {
+    "restart": {"Never": 50, "OnFailure": 50},
+    "backoff": {"3": 75, "0": 25},
+    "failure policy": {"none": 82, "exit codes": 9, "exit codes of main": 9},
+    "init": {
+        "none": 33, "true": 10, "fetches at once": 9, "fetches for 20 s": 13,
+        "fetches if it can": 13, "fails": 5, "several": 9, "is the work": 8,
+    },
+    "resources": {
+        "none": 66, "init above main": 12, "main above init": 8, "only limits": 8, "of the pod": 6,
+    },
+    "grace": {"30": 62, "2": 20, "0": 18},
+    "ends the proxy": {
+        "nobody": 68, "arguments": 8, "ConfigMap": 8, "wrapper": 8, "kill": 8,
+    },
+    "other sidecar": {"none": 76, "known": 9, "unknown": 6, "native": 9},
+    "payload": {
+        "short": 38, "20 s": 20, "fails first": 14, "serves a peer": 14, "ignores SIGTERM": 14,
+    },
+    "probe": {"none": 79, "readiness": 7, "liveness": 7, "startup": 7},
+    "templates": {"sidecar": 91, "custom": 9},
+    "proxy config": {"none": 76, "drain": 8, "hold": 8, "no hold": 8},
+    "annotation": {
+        "none": 65, "quit: false": 7, "quit-after: main": 7, "start: none": 7, "start: hold": 7,
+        "start: native": 7,
+    },
+    "quota": {"none": 86, "roomy": 7, "tight": 7},
+    "limit range": {"none": 86, "defaults": 7, "of pods": 7},
+    "pod security": {"none": 94, "baseline": 6},
+    "peers": {"PERMISSIVE": 80, "STRICT": 20},
+    "egress": {"any": 84, "REGISTRY_ONLY": 16},
+}  # fmt: skip
+"""Each dimension of a pair, with its values and how often each of them comes."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What all pairs of a batch have in common."""
+
+    quit: str = "enabled"  # The option.
+    istiod: int = 0  # Seconds for which istiod is away while the pods start.
+    workload: str = "stays"  # Or `killed`, and started again later.
+
+    @property
+    def values(self) -> dict[str, str]:
+        return {
+            "option quit": self.quit,
+            "istiod is away": f"{self.istiod} s",
+            "the workload": self.workload,
+        }
+
+
+USUAL = Moment()
+MOMENTS = (
+    USUAL,
+    Moment(istiod=100),
+    Moment(quit="dry-run"),
+    Moment(workload="killed"),
+    Moment(istiod=40),
+    Moment(quit="disabled"),
+    USUAL,
+    Moment(istiod=40, workload="killed"),
+)
+"""The batches of a run have them in turn; the seed says which comes first."""
+
+WORLDS = ("unasked", "on-request", "never", "revision")
+"""When Istio makes sidecars native; `revision` is one that does so unasked, selected by its tag,
+beside another one that never does."""
+
+
+def draw(seed: int, world: str, number: int) -> dict[str, str]:
+    """Draw the values of a pair: always the same for the same arguments."""
+    dice = Random(f"{seed}:{world}:{number}")
+    values = {
+        dimension: dice.choices([*weights], [*weights.values()])[0]
+        for dimension, weights in GRAMMAR.items()
+    }
+    if values["failure policy"] != "none":
+        values["restart"] = "Never"  # The API server wants it so.
+    return values
+
+
+def moment(seed: int, world: str, batch: int) -> Moment:
+    """Return what the batch of this number has in common."""
+    # A run of 400 pairs has three batches in each world.
+    return MOMENTS[(seed + 3 * WORLDS.index(world) + batch) % len(MOMENTS)]
+
 
 Document = dict[str, Any]
 
@@ -296,3 +387,140 @@ def _annotations(values: Values) -> dict[str, str]:
 
 def _object(version: str, kind: str, name: str, **more: Any) -> Document:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
+
+
+FETCH = retried("fetch")
+SLEEP = "sleep 2"
+NO_QUIT = {"istio-aux.io/quit": "false"}
+ENDS_IT = f"{SLEEP}; {QUIT}"
+SHORT: Mapping[str, Any] = {"terminationGracePeriodSeconds": 0}
+MUCH: Mapping[str, Any] = {"resources": {"requests": {"memory": "64Mi"}}}
+LITTLE: Mapping[str, Any] = {"resources": {"requests": {"memory": "16Mi"}}}
+KILLED = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137, 143]}}]}
+COUNTED = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [3]}}]}
+UNTIL_TOLD = "trap 'exit 143' TERM; for i in 1 2 3 4 5 6; do sleep 1; done"
+# The quota counts only pods that have one.
+DEADLINE: Mapping[str, Any] = {"activeDeadlineSeconds": 600}
+
+
+def allowed(**limits: str) -> dict[str, Any]:
+    """What an init container may use: more than all that comes after it."""
+    return {"resources": {"limits": limits, "requests": dict.fromkeys(limits, "0")}}
+
+
+def fetching(
+    name: str,
+    main: str,
+    *others: Document,
+    of_main: Mapping[str, Any] | None = None,
+    init: Mapping[str, Any] | None = None,
+    restart: str = "OnFailure",
+    backoff: int = 3,
+    policy: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    limited: bool = False,
+    first: str = FETCH,
+    ends: str = "",
+    **of_pod: Any,
+) -> Pair:
+    """A Job whose init container, with these further fields, fetches from the service, unless it
+    is to do something else first."""
+    spec: Document = {
+        "restartPolicy": restart,
+        "terminationGracePeriodSeconds": 5,
+        "initContainers": [container("fetch", first, **(init or {}))],
+        "containers": [container("main", main, **(of_main or {})), *others],
+        **of_pod,
+    }
+    template = {"metadata": {"annotations": dict(annotations or {})}, "spec": spec}
+    of_job: Document = {"backoffLimit": backoff, "template": template}
+    if policy:
+        of_job["podFailurePolicy"] = policy
+    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": NAME}, "spec": of_job}
+    return Pair(name, made, around=_LIMITS if limited else (), ends=ends)
+
+
+# Enough for what the pods request and may use without a mesh, and beside a classic sidecar.
+_LIMITS: tuple[Document, ...] = (
+    {
+        "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"},
+        "spec": {
+            "limits": [
+                {"type": "Pod", "max": {"memory": "2Gi"}},
+                {
+                    "type": "Container",
+                    "default": {"memory": "100Mi", "cpu": "100m"},
+                    "defaultRequest": {"memory": "8Mi", "cpu": "1m"},
+                },
+            ]
+        },
+    },
+    {
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"},
+        "spec": {"hard": {"limits.cpu": "10"}, "scopes": ["Terminating"]},
+    },
+)  # fmt: skip
+
+IN_THE_MESH = (
+    fetching("plain", SLEEP, ends="Complete"),
+    fetching("asks-for-more", SLEEP, init=MUCH, of_main=LITTLE, ends="Complete"),
+    fetching("grace-0", SLEEP, **SHORT, ends="Complete"),
+    fetching("ends-its-proxy", ENDS_IT, restart="Never", backoff=2, ends="Complete"),
+)
+"""Where sidecars are native unasked, all of these complete without istio-aux."""
+
+
+def _rows(suffix: str, first: str) -> tuple[Pair, ...]:
+    """Jobs that a native sidecar breaks, or may break."""
+    return (
+        fetching(
+            f"ends-its-proxy-on-failure{suffix}",
+            f"sleep 3; {call('main')}; code=$?; {QUIT}; exit $code",
+            backoff=0, ends="Complete", first=first,
+        ),
+        fetching(
+            f"a-limit-range-allows-no-more{suffix}", call("main"), init=allowed(memory="2Gi"),
+            limited=True, ends="Complete", first=first,
+        ),
+        fetching(
+            f"a-quota-allows-no-more{suffix}", call("main"), init=allowed(cpu="10"), limited=True,
+            of_main={"resources": {"limits": {"cpu": "100m"}, "requests": {"cpu": "1m"}}},
+            ends="Complete", first=first, **DEADLINE,
+        ),
+        fetching(
+            f"templates-of-its-own{suffix}", call("main"), ends="Complete", first=first,
+            annotations={"inject.istio.io/templates": "sidecar,custom"},
+        ),
+        fetching(
+            f"grace-0-is-counted{suffix}", f"{call('main')}; exit 1", restart="Never", backoff=0,
+            annotations={"proxy.istio.io/config": "terminationDrainDuration: 5s"},  # The default.
+            policy=KILLED, ends="Failed: BackoffLimitExceeded", first=first, **SHORT,
+        ),
+        fetching(
+            f"exit-codes-of-sidecars-are-counted{suffix}", f"{call('main')}; sleep 2; exit 3",
+            container("cloud-sql-proxy", UNTIL_TOLD), restart="Never", backoff=0, policy=COUNTED,
+            annotations={"istio-aux.io/sidecars": "cloud-sql-proxy=native"},
+            ends="Failed: BackoffLimitExceeded", first=first,
+        ),
+    )  # fmt: skip
+
+
+NOT_NATIVE = _rows("", FETCH)
+HELD = _rows("-held", "true")
+"""The same with an init container that needs no network: they end well also where held."""
+LEFT_RUNNING = (
+    fetching("grace-0-dry-run", SLEEP, **SHORT, ends="Complete"),
+    fetching("asks-for-more-dry-run", SLEEP, init=MUCH, of_main=LITTLE, ends="Complete"),
+    fetching("ends-its-proxy-dry-run", ENDS_IT, restart="Never", backoff=2, ends="Complete"),
+)
+"""With `quit=dry-run` their proxies run on, unless they are native."""
+
+OPTED_OUT = (
+    fetching("grace-0-no-quit", SLEEP, annotations=NO_QUIT, ends="Complete", **SHORT),
+    fetching(
+        "asks-for-more-no-quit", SLEEP, init=MUCH, of_main=LITTLE, annotations=NO_QUIT,
+        ends="Complete",
+    ),
+)  # fmt: skip
+"""Their authors want no proxy to be told to exit."""
+BY_HAND = (*IN_THE_MESH, *NOT_NATIVE, *HELD, *OPTED_OUT)

@@ -11,15 +11,12 @@ from typing import Any
 import matrix
 import msgspec
 import pytest
-from fuzz import judge, stored
+from fuzz import stored
 from fuzz.bodies import INJECT, Ask
-from fuzz.judge import Answer
-from fuzz.play import CORPUS, play
-from fuzz.server import serving
+from fuzz.play import CORPUS, Answer, findings, play, serving
 from lab import nightly
 from lab.nightly import NIGHT, NIGHTLY, sampled
-from oracle.comparison import compare
-from oracle.kubelets import KUBELETS, Explained, Judged, Verdict
+from oracle.comparison import KUBELETS, Explained, Judged, Verdict, compare
 from soak import play as soak
 from unit import hooked
 from unit.rules.pods import RUNNING, State, document, exited, waiting
@@ -64,7 +61,7 @@ def patched(path: str, value: object) -> dict[str, Any]:
     ],
 )
 def test_a_fault_in_an_answer_is_found(ask: Ask, faulty: Answer, finding: str) -> None:
-    assert finding in " ".join(judge.of(ask, faulty))
+    assert finding in " ".join(findings(ask, faulty))
 
 
 async def test_a_few_hundred_cases_find_nothing(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from twins import fixed, grammar, manifests, report
-from twins.grammar import GRAMMAR, MOMENTS, WORLDS
+from twins import judge, manifests
 from twins.judge import Half, again, half, losses, may_still_matter, verdict
-from twins.manifests import Pair
+from twins.manifests import GRAMMAR, MOMENTS, WORLDS, Pair
 
 USUAL = {dimension: next(iter(weights)) for dimension, weights in GRAMMAR.items()}
 ONE_OTHER = [
@@ -25,13 +24,13 @@ def drawn(seed: int = 1) -> Iterator[dict[str, str]]:
     """The values of a night: 100 pairs in each world, with those of their batches."""
     for world in WORLDS:
         for number in range(100):
-            batch = grammar.moment(seed, world, number // 40)
-            yield {**grammar.draw(seed, world, number), **batch.values}
+            batch = manifests.moment(seed, world, number // 40)
+            yield {**manifests.draw(seed, world, number), **batch.values}
 
 
 def test_a_seed_draws_the_same_pairs_again_and_another_one_draws_others() -> None:
     assert [*drawn(1)] == [*drawn(1)]
-    one, other = ([grammar.draw(seed, "never", n) for n in range(9)] for seed in (1, 2))
+    one, other = ([manifests.draw(seed, "never", n) for n in range(9)] for seed in (1, 2))
     assert one != other
 
 
@@ -68,9 +67,7 @@ def test_every_name_in_a_pair_is_one_that_its_player_replaces() -> None:
 
 
 def test_the_pairs_that_are_written_by_hand_have_different_names() -> None:
-    every = (
-        *fixed.IN_THE_MESH, *fixed.NOT_NATIVE, *fixed.HELD, *fixed.OPTED_OUT, *fixed.LEFT_RUNNING,
-    )  # fmt: skip
+    every = (*manifests.BY_HAND, *manifests.LEFT_RUNNING)
     assert len({pair.name for pair in every}) == len(every)
     assert [pair.name for pair in every if not pair.ends] == []
 
@@ -249,7 +246,7 @@ def test_a_refusal_counts_only_if_no_pod_was_admitted() -> None:
 
 def test_a_pair_that_differs_is_told_with_its_manifests_and_what_happened() -> None:
     pair = Pair("p1", {"kind": "Job"}, {"grace": "0"})
-    text = report.told(pair, FAILED, COMPLETE, again([(FAILED, COMPLETE)] * 5))
+    text = judge.told(pair, FAILED, COMPLETE, again([(FAILED, COMPLETE)] * 5))
     for line in (
         "WORSE: p1",
         "  does not complete: Failed: BackoffLimitExceeded",
@@ -266,9 +263,9 @@ def test_a_pair_that_differs_is_told_with_its_manifests_and_what_happened() -> N
 
 
 def test_the_table_has_a_row_for_each_world() -> None:
-    count = report.Count(seconds=61.4)
+    count = judge.Count(seconds=61.4)
     count.add(COMPLETE, HANGS, "better")
     count.add(FAILED, FAILED, "same")
-    head, row = report.table({"never": count}).splitlines()
-    assert head.split() == [word for cell in report.HEAD for word in cell.split()]
+    head, row = judge.table({"never": count}).splitlines()
+    assert head.split() == [word for cell in judge.HEAD for word in cell.split()]
     assert row.split() == ["never", "2", "1", "1", "0", "1", "0", "61"]
