@@ -32,7 +32,7 @@ import manifests
 
 OPTIONS = {"dead-proxy": "delete", "race-policy": "restart"}
 # All that it is for, with these options. A line more here is a decision, not a repair. What each
-# option grants is in `tests/unit/charm/test_security.py`.
+# option grants is in `tests/unit/charm/test_manifests.py`.
 GRANTED = {
     ("", "pods", "get list watch"),
     # Dry runs: `test_policies.py`.

@@ -25,7 +25,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 import certificates
 from certificates import parse_bundle
 
-pytestmark = pytest.mark.nightly("unit/charm/test_lost_authority.py, unit/charm/test_scenarios.py")
+pytestmark = pytest.mark.nightly("unit/charm/test_certificates.py, unit/charm/test_scenarios.py")
 CONTAINER = "istio-aux"
 PILOT = {"_supported_versions": "- v1\n", "data": "service-name: istiod.istio-system.svc\n"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from charmlibs.interfaces.tls_certificates import (
     PrivateKey,
     TLSCertificatesRequiresV4,
 )
-from lab import pki
-from lab.pki import Provider
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from lab.control_plane import begun, named, usage
 from ops import testing
 
 import certificates
@@ -26,6 +29,71 @@ from certificates import Leaf
 
 from .conftest import Copies, Unit, active, copies
 from .test_certificates import NAMES, handshake, kept, served, trusted
+
+YEAR = timedelta(days=365)
+
+
+class Provider:
+    """A PKI with one root, `ca`."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = named("root of pki")
+        self._identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        now = datetime.now(UTC)
+        root = (
+            begun(self._subject, self._subject, self._key.public_key(), now, 10 * YEAR)
+            .add_extension(self._identifier, critical=False)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(usage(signs_certificates=True), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.ca = _pem(root)
+
+    def issue(
+        self,
+        request: str,
+        *,
+        names: Iterable[str] | None = None,
+        age: timedelta = timedelta(0),
+        life: timedelta = YEAR,
+    ) -> dict[str, Any]:
+        """Return the entry of the databag for a request; by default with the names it asks for."""
+        asked = x509.load_pem_x509_csr(request.encode())
+        if names is None:
+            wanted = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            names = wanted.value.get_values_for_type(x509.DNSName)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._identifier)
+        begin = datetime.now(UTC) - age
+        certificate = (
+            begun(named("istio-aux"), self._subject, asked.public_key(), begin, life)
+            .add_extension(x509.SubjectAlternativeName(map(x509.DNSName, names)), critical=False)
+            .add_extension(issuer, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        leaf = _pem(certificate)
+        return {
+            "certificate": leaf,
+            "certificate_signing_request": request,
+            "ca": self.ca,
+            "chain": [leaf, self.ca],
+        }
+
+
+def requests_in(data: Mapping[str, str]) -> list[str]:
+    """What a unit asks for in its databag."""
+    asked = json.loads(data.get("certificate_signing_requests", "[]"))
+    return [one["certificate_signing_request"] for one in asked]
+
+
+def databag_of(*entries: Mapping[str, Any]) -> dict[str, str]:
+    """The provider's databag with these certificates."""
+    return {"certificates": json.dumps(entries)}
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(Encoding.PEM).decode().strip()
+
 
 RELATION = testing.Relation("certificates", remote_app_name="pki")
 
@@ -38,7 +106,7 @@ def relation(unit: Unit) -> testing.Relation:
 
 def requested(unit: Unit) -> str:
     """The unit's only request."""
-    (found,) = pki.requests(relation(unit).local_unit_data)
+    (found,) = requests_in(relation(unit).local_unit_data)
     return found
 
 
@@ -69,7 +137,7 @@ def related(
         unit.run()
         unit.relate(RELATION)
         asking = copies(unit)
-        write(unit, pki.databag(provider.issue(requested(unit))))
+        write(unit, databag_of(provider.issue(requested(unit))))
         settle(unit)
         return asking, copies(unit)
 
@@ -101,7 +169,7 @@ def test_the_issuer_is_trusted_one_event_before_the_unit_serves(
 ) -> None:
     before = served(asking)
 
-    assert write(asking, pki.databag(provider.issue(requested(asking)))) == active()
+    assert write(asking, databag_of(provider.issue(requested(asking)))) == active()
 
     assert set(certificates.parse_bundle(trusted(asking.api))) == {before.issuer, provider.ca}
     assert served(asking) == before
@@ -133,7 +201,7 @@ def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
     asking.process.certificate.write_text(served(asking).chain)
     old = served(asking).issuer
 
-    write(asking, pki.databag(provider.issue(requested(asking))))
+    write(asking, databag_of(provider.issue(requested(asking))))
     settle(asking)
 
     assert served(asking).issuer == provider.ca
@@ -159,7 +227,7 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
 ) -> None:
     before = served(provided)
 
-    write(provided, pki.databag(provider.issue(requested(provided))))
+    write(provided, databag_of(provider.issue(requested(provided))))
 
     assert served(provided) != before
     assert served(provided).issuer == before.issuer
@@ -202,7 +270,7 @@ def test_what_cannot_be_used_changes_nothing_but_the_status(
     before, bundle = served(provided), trusted(provided.api)
     entry = provider.issue(requested(provided), **(what if isinstance(what, dict) else {}))
     changed = what(entry) if callable(what) else {}
-    databag = {"certificates": what} if isinstance(what, str) else pki.databag({**entry, **changed})
+    databag = {"certificates": what} if isinstance(what, str) else databag_of({**entry, **changed})
 
     status = write(provided, databag)
 
@@ -228,14 +296,14 @@ def test_before_a_certificate_ends_that_nobody_renewed_the_own_authority_takes_o
 ) -> None:
     request = requested(asking)
     life = timedelta(days=100)
-    write(asking, pki.databag(provider.issue(request, life=life, age=timedelta(days=94))))
+    write(asking, databag_of(provider.issue(request, life=life, age=timedelta(days=94))))
     settle(asking)
     assert served(asking).issuer == provider.ca
 
     late = provider.issue(request, life=life, age=timedelta(days=96))
     leaf = Leaf(f"{late['certificate']}\n{late['ca']}\n", served(asking).private_key)
     (asking.etc / "tls" / "tls.crt").write_text(leaf.chain)
-    write(asking, pki.databag(late))
+    write(asking, databag_of(late))
     settle(asking)
 
     assert served(asking).issuer == kept(asking).certificate
