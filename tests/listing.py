@@ -2,7 +2,7 @@
 
 Their program, charmhub-listing-review, judges this checkout as it is. It reads charmcraft.yaml
 alone, and this charm has metadata, options and actions in files of their own, as all charms of
-Charmed Kubeflow have: `unit/charm/test_inclusion.py` looks at those. A line that it cannot tick is
+Charmed Kubeflow have: `unit/charm/test_workload.py` looks at those. A line that it cannot tick is
 followed by the reason.
 """
 
@@ -67,7 +67,7 @@ def main() -> int:
     address = f"http://127.0.0.1:{server.server_port}"
     lines = list(judged(ROOT, address))
     server.shutdown()
-    print("They do not see the options and actions: config.yaml, actions.yaml (test_inclusion.py).")
+    print("They do not see the options and actions: config.yaml, actions.yaml (test_workload.py).")
     amiss = 0
     for line in lines:
         print(line if len(line) < 120 else f"{line[:119]}…")

@@ -23,11 +23,20 @@ from typing import Any, Literal, get_args
 import httpx2
 import lab.istio
 import lab.juju
-from lab import outcome, processes, workloads
+from lab import processes, workloads
 from lab.juju.container import Container
 from lab.meshed import PROXY
-from lab.outcome import Seen, await_ends
-from lab.workloads import TALK, Workload, container, job, pod, template, training_job
+from lab.workloads import (
+    TALK,
+    Seen,
+    Workload,
+    await_ends,
+    container,
+    job,
+    pod,
+    template,
+    training_job,
+)
 from lightkube import ApiError
 from lightkube.resources.core_v1 import Event
 
@@ -192,20 +201,20 @@ def judge(storm: Storm, ended: Iterable[Seen], messages: Iterable[str], seconds:
     """Judge a storm by what is left of its workloads, and by what creators were told. Pure."""
     ended = [*ended]
     over = [one for one in ended if one.over]
-    sidecars = [pod for one in ended for pod in one.pods if outcome.proxies([pod])]
+    sidecars = [pod for one in ended for pod in one.pods if workloads.proxies([pod])]
     return Report(
         stuck=sorted(one.workload.name for one in ended if not one.over),
         wrong=[
             f"{one.workload.name}: {result}"
             for one in over
-            if not outcome.describes(one.workload, result := one.outcome)
+            if not workloads.describes(one.workload, result := one.outcome)
         ],
         early=[_name(pod) for pod in sidecars if _lost(pod)],
         failed=[
             f"{_name(pod)}: {proxy.exit_code}"
             for one in over
             for pod in one.pods
-            for proxy in outcome.proxies([pod])
+            for proxy in workloads.proxies([pod])
             if proxy.exit_code != 0
         ],
         refused=sorted({text for text in messages if _ours(text)}),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lab.nightly import NIGHT, sampled
-from oracle.comparison import KUBELETS
-from oracle.play import play
+from oracle.play import KUBELETS, play
 
 NEWEST = KUBELETS[-1]
 

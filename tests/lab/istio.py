@@ -30,8 +30,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import Cluster, Process, images, meshed, node, processes, tools, until, upstream
 from lab.meshed import PROXY, annotations_of, has_sidecar, typed
-from lab.outcome import await_end
-from lab.workloads import Workload, container, job, pod, template
+from lab.workloads import Workload, await_end, container, job, pod, template
 
 World = Literal["default", "on request", "never"]
 """When sidecars are native: by default, as with Istio 1.27 or later where every kubelet is 1.33 or

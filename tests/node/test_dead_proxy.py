@@ -11,7 +11,7 @@ from typing import Any
 import lab.istio
 import lab.juju
 import pytest
-from lab import outcome, workloads
+from lab import workloads
 from lab.fixtures import await_selected, new_namespaces
 from lab.workloads import TALK, Workload, container
 from lightkube import Client
@@ -98,8 +98,8 @@ def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
         look(client, selected, name)["metadata"]["uid"],
     )
     pod = look(client, selected, name)
-    [proxy] = outcome.proxies([pod])
-    [payload] = outcome.read([], [pod]).pods[0].payload
+    [proxy] = workloads.proxies([pod])
+    [payload] = workloads.read_outcome([], [pod]).pods[0].payload
     assert (pod["status"]["phase"], proxy.restarts) == ("Running", 0)
     assert proxy.exit_code is not None
     assert (payload.exit_code, payload.restarts) == (None, 0)

@@ -8,11 +8,20 @@ from urllib.parse import parse_qs, urlsplit
 
 import lab.juju
 import pytest
-from lab import outcome
+from lab import workloads
 from lab.creation import audited
 from lab.nightly import NIGHTLY
-from lab.outcome import Seen, await_ends
-from lab.workloads import BY_NIGHT, ENDINGS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, Workload
+from lab.workloads import (
+    BY_NIGHT,
+    ENDINGS,
+    JOBS,
+    NATIVE_SIDECARS,
+    NO_PORT,
+    OWN_PORT,
+    Seen,
+    Workload,
+    await_ends,
+)
 from lightkube import Client
 
 SUBRESOURCES = {"exec", "attach", "portforward"}
@@ -122,7 +131,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     """
     without, beside = (ended[workload.name] for ended in (endings.plain, endings.meshed))
 
-    assert outcome.describes(workload, without.outcome), without.outcome
+    assert workloads.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import istio_aux
 import lab
-from lab.outcome import await_end
-from lab.workloads import Workload, pod
+from lab.workloads import Workload, await_end, pod
 from lightkube import Client
 
 from tools import packages, rock

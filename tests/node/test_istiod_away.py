@@ -11,9 +11,8 @@ import lab.istio
 import lab.juju
 import pytest
 from lab.meshed import is_ready
-from lab.outcome import await_end, describes
 from lab.workload import follow
-from lab.workloads import Workload, container, pod
+from lab.workloads import Workload, await_end, container, describes, pod
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.core_v1 import Pod

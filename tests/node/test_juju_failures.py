@@ -17,8 +17,7 @@ import lab.juju
 import pytest
 import yaml
 from lab.fixtures import evicts, serving
-from lab.juju.dispatch import Event
-from lab.juju.unit import Unit
+from lab.juju.unit import Event, Unit
 from lightkube import Client
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 

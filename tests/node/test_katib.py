@@ -13,8 +13,7 @@ import pytest
 from istio_aux.quit.pairs import KATIB_FIX
 from lab import workloads
 from lab.fixtures import list_stuck
-from lab.outcome import Seen, await_address, look
-from lab.workloads import Workload
+from lab.workloads import Seen, Workload, await_address, look
 from lightkube import Client
 
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}

@@ -14,12 +14,11 @@ import lab.istio
 import lab.juju
 import pytest
 from istio_aux.model.known_sidecars import KNOWN, Known
-from lab import images, outcome
+from lab import images, workloads
 from lab.fixtures import await_marks, await_root, await_selected, list_stuck, new_namespaces
 from lab.meshed import PROXY
-from lab.outcome import Seen, await_end, look
 from lab.workload import program
-from lab.workloads import Workload, a_job, container, pod
+from lab.workloads import Seen, Workload, a_job, await_end, container, look, pod
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
 
@@ -107,7 +106,7 @@ def test_beside_a_native_proxy_it_ends_as_its_payload_alone(
     """cloud-sql-proxy#1803: 143 of a native sidecar is no failure, and no success either."""
     without, beside = (await_end(client, job(row), places[place]) for place in ("plain", "native"))
 
-    assert outcome.describes(job(row), without.outcome), without.outcome
+    assert workloads.describes(job(row), without.outcome), without.outcome
     assert end(beside) == end(without)
     assert beside.proxies == [(0, 0)]
     [made] = beside.pods

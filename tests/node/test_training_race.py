@@ -8,9 +8,8 @@ import lab
 import lab.istio
 import pytest
 from lab.fixtures import make_namespace
-from lab.outcome import Seen, look
 from lab.workload import program
-from lab.workloads import TRAIN, Workload, container, template, training_job
+from lab.workloads import TRAIN, Seen, Workload, container, look, template, training_job
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
 

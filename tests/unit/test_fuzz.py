@@ -16,7 +16,7 @@ from fuzz.bodies import INJECT, Ask
 from fuzz.play import CORPUS, Answer, findings, play, serving
 from lab import nightly
 from lab.nightly import NIGHT, NIGHTLY, sampled
-from oracle.comparison import KUBELETS, Explained, Judged, Verdict, compare
+from oracle.play import KUBELETS, Explained, Judged, Verdict, compare
 from soak import play as soak
 from unit import hooked
 from unit.rules.pods import RUNNING, State, document, exited, waiting

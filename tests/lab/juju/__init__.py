@@ -26,7 +26,7 @@ version. It emulates the hook tools that the charm calls; another one is not fou
 """
 
 from .app import App, Relation, consume
-from .dispatch import DispatchError, Outcome
 from .model import Model
+from .unit import DispatchError, Outcome
 
 __all__ = ["App", "DispatchError", "Model", "Outcome", "Relation", "consume"]

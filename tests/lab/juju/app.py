@@ -26,10 +26,9 @@ from lab import until
 
 from . import store
 from .container import Image
-from .dispatch import Event, Metadata, Outcome
 from .kubernetes import PLACEHOLDER, Objects
 from .store import State, application, new_relation
-from .unit import Unit
+from .unit import Event, Metadata, Outcome, Unit
 
 if TYPE_CHECKING:
     from .model import Model

@@ -27,9 +27,8 @@ from lab import Cluster, ending, meshed
 from . import kubernetes
 from .app import App, consequences
 from .container import Image, of_workload
-from .dispatch import DispatchError, Event, Metadata, Outcome
 from .store import State, Store, application, new_relation
-from .unit import Unit
+from .unit import DispatchError, Event, Metadata, Outcome, Unit
 
 _POLL_SECONDS = 0.1
 _PROBE_SECONDS = 0.25

@@ -8,8 +8,7 @@ import lab.istio
 import lab.juju
 import pytest
 from lab.fixtures import await_selected, new_namespaces
-from lab.outcome import Seen, await_end
-from lab.workloads import Workload
+from lab.workloads import Seen, Workload, await_end
 from lightkube import Client
 
 

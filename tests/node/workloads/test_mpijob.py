@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from lab import outcome, upstream
-from lab.outcome import Seen
-from lab.workloads import Workload
+from lab import upstream, workloads
+from lab.workloads import Seen, Workload
 
 CONTROLLERS = upstream.install_mpi_operator
 WORKLOADS = (
@@ -29,5 +28,5 @@ def test_nobody_can_tell_from_its_end_that_an_mpijob_had_sidecars(
     """
     without, beside = ends[workload.name]
 
-    assert outcome.describes(workload, without.outcome), without.outcome
+    assert workloads.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, [(0, 0)])

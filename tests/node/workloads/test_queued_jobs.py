@@ -12,11 +12,10 @@ from typing import Any
 
 import lab.istio
 import pytest
-from lab import outcome, upstream
+from lab import upstream, workloads
 from lab.fixtures import make_namespace
-from lab.outcome import Seen, await_end, look
 from lab.workload import late_istio
-from lab.workloads import TRAIN, Workload, container, job, template
+from lab.workloads import TRAIN, Seen, Workload, await_end, container, job, look, template
 from lightkube import Client
 from lightkube.resources.core_v1 import Event, Namespace
 
@@ -80,7 +79,7 @@ def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
     """
     without, beside = ends[workload.name]
 
-    assert outcome.describes(workload, without.outcome), without.outcome
+    assert workloads.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, [(0, 0)])
 
 
@@ -118,6 +117,6 @@ def test_an_early_pod_of_a_queued_job_is_reported_until_an_admin_lets_kueue_make
         upstream.activate(client, LATE, EARLY.name, active=True)
         after = await_end(client, EARLY, LATE)
 
-    assert outcome.describes(EARLY, after.outcome), after.outcome
+    assert workloads.describes(EARLY, after.outcome), after.outcome
     assert dict(after.outcome.counts) == {"succeeded": 1}
-    assert len(outcome.proxies(after.pods)) == len(after.pods) == 1
+    assert len(workloads.proxies(after.pods)) == len(after.pods) == 1

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 from istio_aux.model.annotations import INCLUDED, PEERS
-from lab import outcome, upstream
-from lab.outcome import Seen
-from lab.workloads import Workload, container, job_set, template, train_job
+from lab import upstream, workloads
+from lab.workloads import Seen, Workload, container, job_set, template, train_job
 
 OK, FAIL = "sleep 1", "sleep 1; exit 3"
 CONTROLLERS = upstream.install_jobsets
@@ -42,7 +41,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     """
     without, beside = ends[workload.name]
 
-    assert outcome.describes(workload, without.outcome), without.outcome
+    assert workloads.describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
 
 

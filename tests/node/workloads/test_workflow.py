@@ -12,11 +12,10 @@ import lab.istio
 import lab.juju
 import pytest
 from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
-from lab import outcome, upstream, workloads
+from lab import upstream, workloads
 from lab.fixtures import SELECTED, await_marks, await_selected, new_namespaces
 from lab.meshed import PROXY
-from lab.outcome import Seen, await_end
-from lab.workloads import Workload
+from lab.workloads import Seen, Workload, await_end
 from lightkube import Client
 
 CONTROLLERS = upstream.install_argo
@@ -68,7 +67,7 @@ def places(
 
 @pytest.fixture(scope="module")
 def store(client: Client, places: Mapping[str, str]) -> str:
-    return outcome.await_address(client, Workload("store", upstream.store()), places["plain"])
+    return workloads.await_address(client, Workload("store", upstream.store()), places["plain"])
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_nobody_can_tell_from_its_end_that_a_step_had_a_sidecar(
     """
     plain, beside = ends[workload.name]["plain"], ends[workload.name][place]
 
-    assert outcome.describes(workload, plain.outcome), plain.outcome
+    assert workloads.describes(workload, plain.outcome), plain.outcome
     assert beside.outcome == plain.outcome
     assert upstream.results(beside.owner) == upstream.results(plain.owner) != []
 
@@ -126,7 +125,7 @@ def test_its_proxy_ends_after_the_upload_whatever_argo_does_when_the_step_ends(
         status["name"]: status["state"]["terminated"]["finishedAt"]
         for status in pod["status"]["containerStatuses"]
     }
-    [proxy] = outcome.proxies(seen.pods)
+    [proxy] = workloads.proxies(seen.pods)
 
     assert f"/{place}: " in uploaded(client, places)
     assert ended["main"] < ended["wait"] <= ended[PROXY]
@@ -155,6 +154,6 @@ def test_a_step_of_kubeflow_pipelines_that_is_selected_completes_beside_its_side
 
     ended = await_end(client, PIPELINE, chosen["meshed"])
 
-    assert outcome.describes(PIPELINE, ended.outcome), ended.outcome
+    assert workloads.describes(PIPELINE, ended.outcome), ended.outcome
     assert upstream.results(ended.owner) == ["5"]
-    assert [(proxy.exit_code, proxy.restarts) for proxy in outcome.proxies(ended.pods)] == [(0, 0)]
+    assert ended.proxies == [(0, 0)]
