@@ -11,16 +11,16 @@ import them, and to `istio-aux explain`. Both must agree about each container an
   validation. What is refused cannot exist there, and is only counted. Then it asks the kubelet:
   `ShouldContainerBeRestarted`, which asks `ContainerShouldRestart` where the gate is on,
   `ShouldAllContainersRestart`, and `getPhase`, which is not exported and therefore linked by name.
-* `kubelets` runs the programs, and the workload's command on the pods as they are stored.
-* `comparison` says what it means that both agree. The workload may be more cautious than a kubelet,
-  for one of the reasons that are listed there; never less:
+* `play` runs the programs, and the workload's command on the pods as they are stored.
+* It says what it means that both agree. The workload may be more cautious than a kubelet, for one
+  of the reasons that are listed there; never less:
 
   - no container is finished that the kubelet may start again;
   - no proxy is told to exit while the kubelet may start a payload container again;
   - a pod whose proxy is told to exit completes as soon as nothing but the proxy exits, with 0;
   - a pod that only its proxy keeps from completing is told so.
 
-* `play` counts. A disagreement is printed with its pod, and with what both say about it.
+* It counts. A disagreement is printed with its pod, and with what both say about it.
 
 What the oracle does not know: the container runtime. It derives its view from the reported
 statuses, as the kubelet would have reported them; a container that the runtime removed after its

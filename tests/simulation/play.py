@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -28,10 +28,8 @@ from simulation.properties import (
     GIVEN_UP_BOUND,
     RELISTS,
 )
+from simulation.unit import Unit
 from simulation.world import Violation, World
-
-if TYPE_CHECKING:
-    from simulation.unit import Unit
 
 _UID = re.compile(r"uid-[0-9]+")
 _HOLDERS = (dict, list, set, frozenset, tuple, deque, MethodType)

@@ -113,13 +113,7 @@ NOT_APPLIED = f"; not applied: PeerAuthentication istio-aux: {SERVER}{AWAY}"
 STUCK = {"stuck": [{"namespace": "team-a", "name": "train"}]}
 
 
-def blocked(message: str) -> testing.BlockedStatus:
-    return testing.BlockedStatus(message)
-
-
-def waiting(message: str) -> testing.WaitingStatus:
-    return testing.WaitingStatus(message)
-
+blocked, waiting = testing.BlockedStatus, testing.WaitingStatus
 
 ROWS = [
     # juju#12883: config-changed of `juju trust` may come before the rights.

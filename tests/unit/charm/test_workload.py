@@ -34,7 +34,7 @@ import workload
 from container import CONTAINER, trouble
 from relations import cos, istio, sidecar
 
-from .conftest import ROCK, ROOT, Unit, active, fail
+from .conftest import ROCK, ROOT, TEXTS, Unit, active, fail
 
 CONFIG = configured("kubeflow")
 NAMES = {"lease": "kubeflow/istio-aux", "root-namespace": "istio-system"}
@@ -254,8 +254,7 @@ def document(name: str) -> dict[str, Any]:
     return yaml.safe_load((ROOT / name).read_text())
 
 
-METADATA = document("metadata.yaml")
-ACTIONS = document("actions.yaml")
+METADATA, ACTIONS = TEXTS["meta"], TEXTS["actions"]
 CHARMCRAFT = document("charmcraft.yaml")
 RECORDED = ROOT / "tests/data/inclusion"
 # An overlay, the bundle that it is for, and endpoints of charms there that no relation of it has.
