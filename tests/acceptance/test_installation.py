@@ -13,9 +13,8 @@ from typing import Any
 import lab
 import pytest
 from acceptance.conftest import chosen
-from lab import workloads
 from lab.meshed import has_sidecar
-from lab.workloads import Seen, Workload, await_ends
+from lab.workloads import Seen, Workload, await_ends, describes
 from lightkube import ApiError, Client
 from lightkube.models.apps_v1 import DeploymentSpec
 from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
@@ -109,7 +108,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(ends: Ends, workload
     ends.possible(workload)
     without, beside = (ended[workload.name] for ended in (ends.plain, ends.meshed))
 
-    assert workloads.describes(workload, without.outcome), without.outcome
+    assert describes(workload, without.outcome), without.outcome
     assert (beside.outcome, beside.proxies) == (without.outcome, beside.freed)
 
 

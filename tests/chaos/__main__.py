@@ -14,8 +14,7 @@ import lab.upstream
 from demo.scenes import Steps
 from lab.fixtures import await_selected, make_namespace
 
-from chaos import outages
-from chaos.outages import Stage, make
+from chaos.outages import Stage, make, play
 
 
 def main() -> int:
@@ -35,7 +34,7 @@ def main() -> int:
         client = cluster.client()
         make_namespace(client, "stage")
         await_selected(client, "stage")
-        found = outages.play(storm, Stage(cluster, app, istio, "stage"))
+        found = play(storm, Stage(cluster, app, istio, "stage"))
         cluster.keep_logs = not found.good
         app.model.close()
     print(json.dumps(dataclasses.asdict(found), indent=2))

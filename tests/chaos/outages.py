@@ -23,17 +23,20 @@ from typing import Any, Literal, get_args
 import httpx2
 import lab.istio
 import lab.juju
-from lab import processes, workloads
+from lab import processes
 from lab.juju.container import Container
 from lab.meshed import PROXY
 from lab.workloads import (
+    RETRY,
     TALK,
     Seen,
     Workload,
     await_ends,
     container,
+    describes,
     job,
     pod,
+    proxies,
     template,
     training_job,
 )
@@ -82,7 +85,7 @@ def _work(rng: random.Random) -> str:
 
 
 def _fails_once(rng: random.Random) -> str:
-    first = f"touch /notes/tried; sleep {rng.randint(1, 4)}; exit {workloads.RETRY}"
+    first = f"touch /notes/tried; sleep {rng.randint(1, 4)}; exit {RETRY}"
     return f"[ -e /notes/tried ] || {{ {first}; }}; {_work(rng)}"
 
 
@@ -201,20 +204,20 @@ def judge(storm: Storm, ended: Iterable[Seen], messages: Iterable[str], seconds:
     """Judge a storm by what is left of its workloads, and by what creators were told. Pure."""
     ended = [*ended]
     over = [one for one in ended if one.over]
-    sidecars = [pod for one in ended for pod in one.pods if workloads.proxies([pod])]
+    sidecars = [pod for one in ended for pod in one.pods if proxies([pod])]
     return Report(
         stuck=sorted(one.workload.name for one in ended if not one.over),
         wrong=[
             f"{one.workload.name}: {result}"
             for one in over
-            if not workloads.describes(one.workload, result := one.outcome)
+            if not describes(one.workload, result := one.outcome)
         ],
         early=[_name(pod) for pod in sidecars if _lost(pod)],
         failed=[
             f"{_name(pod)}: {proxy.exit_code}"
             for one in over
             for pod in one.pods
-            for proxy in workloads.proxies([pod])
+            for proxy in proxies([pod])
             if proxy.exit_code != 0
         ],
         refused=sorted({text for text in messages if _ours(text)}),

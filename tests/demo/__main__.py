@@ -19,8 +19,8 @@ from lab import clusters, tools
 from rich.console import Console
 from rich.text import Text
 
-from demo import api, node, playground, report, scenes
-from demo.scenes import Performance, Steps, judge
+from demo import api, node, playground, report
+from demo.scenes import ASSUMED, KUBERNETES, Performance, Steps, judge
 from tools.errors import ToolError
 
 PICTURE = Path("demo-report/timeline.svg")
@@ -59,7 +59,7 @@ def stay() -> int:
     def keep(until_told: clusters.Stay) -> None:
         steps = Steps(_console())
         with lab.cluster("node", held=True) as cluster:
-            steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}")
+            steps.done(f"cluster up: Kubernetes {KUBERNETES}")
             app, _ = node.bring_up(steps, cluster)
             playground.furnish(cluster, steps)
             program = Path(sys.prefix, "bin/istio-aux")
@@ -80,8 +80,8 @@ def play() -> int:
     if reason:
         console.print(f"cannot run pods: {reason}; a script plays their status", soft_wrap=True)
     with lab.cluster(level="api" if reason else "node") as cluster:
-        steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}, {cluster.level} level")
-        steps.done(f"assumed: {scenes.ASSUMED}")
+        steps.done(f"cluster up: Kubernetes {KUBERNETES}, {cluster.level} level")
+        steps.done(f"assumed: {ASSUMED}")
         performance = api.run(steps, cluster) if reason else node.run(steps, cluster)
         status = conclude(console, performance, PICTURE)
         cluster.keep_logs = status != 0

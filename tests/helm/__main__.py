@@ -11,8 +11,8 @@ from pathlib import Path
 
 from istio_aux.model.names import REGISTRY
 
-from helm import charts, generate
-from helm.charts import CHART, run_helm
+from helm import generate
+from helm.charts import APP, CHART, run_helm
 from tools import rock
 from tools.errors import ToolError
 
@@ -39,9 +39,9 @@ def main() -> int:
             MANIFESTS.write_text(
                 run_helm(
                     "template",
-                    charts.APP,
+                    APP,
                     str(CHART),
-                    f"--namespace={charts.APP}",
+                    f"--namespace={APP}",
                     "--set=certificates.from=cert-manager",
                     image,
                     home=home,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import lab
 import lab.istio
 import pytest
 from demo import scenes
@@ -31,8 +30,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount
 
 import cluster as charm
-from helm import charts
-from helm.charts import CHART, Release, run_helm
+from helm.charts import CHART, Release, render, run_helm
 from tools import rock, toolchain
 
 NAMESPACE, USER = "any-user", 1000680000
@@ -345,7 +343,7 @@ def test_prometheus_operator_takes_what_the_chart_makes(
 ) -> None:
     """An unknown field, which the API server would drop, is an error here."""
     values = {"podMonitor.enabled": True, "prometheusRule.enabled": True}
-    [made] = [each for each in charts.render(home, values) if each["kind"] == kind]
+    [made] = [each for each in render(home, values) if each["kind"] == kind]
     made["metadata"]["namespace"] = "default"
     path = f"{monitored}/{plural}?dryRun=All&fieldValidation=Strict"
 

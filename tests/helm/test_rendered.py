@@ -27,8 +27,8 @@ from lightkube import codecs
 
 import config
 import manifests
-from helm import charts, generate
-from helm.charts import APP, CHART, IMAGE, MODEL, Document, HelmError, by_name, render
+from helm import generate
+from helm.charts import APP, CHART, IMAGE, MODEL, Document, HelmError, by_name, render, trusting
 from manifests import Values
 
 UNSET = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
@@ -97,7 +97,7 @@ def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str) -> None:
     wanted = by_name(
         [
             each.to_dict()
-            for each in manifests.render(charts.trusting(values, webhook))
+            for each in manifests.render(trusting(values, webhook))
             if each.kind != "PeerAuthentication"
         ]
     )

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import lab
-from lab import clusters, node, processes, tools, until
-from lab.clusters import CHECKOUT
+from lab import node, processes, tools, until
+from lab.clusters import CHECKOUT, Stay, in_child, instructions
 from tools.errors import ToolError
 
 
@@ -47,12 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
-    def hold(stay: clusters.Stay) -> None:
+    def hold(stay: Stay) -> None:
         with lab.cluster(options.level, held=True) as cluster:
-            print(clusters.instructions(cluster))
+            print(instructions(cluster))
             stay()
 
-    return clusters.in_child(hold)
+    return in_child(hold)
 
 
 def _down(options: argparse.Namespace) -> int:

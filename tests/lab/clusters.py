@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import httpx2
-import lightkube
-from lightkube import KubeConfig
+from lightkube import ApiError, Client, KubeConfig
 from lightkube.models.core_v1 import ServicePort, ServiceSpec
 from lightkube.models.discovery_v1 import Endpoint, EndpointConditions, EndpointPort
 from lightkube.models.meta_v1 import ObjectMeta
@@ -100,7 +99,7 @@ class Cluster:
         self.tree = tree
         self._programs = programs
         self._processes: dict[str, Process] = {}
-        self._clients: list[lightkube.Client] = []
+        self._clients: list[Client] = []
         cable = node.furnish(tree) if level == "node" else None
         self._endpoints = node.endpoints(cable) if cable else control_plane.on_loopback()
         self._files = control_plane.credentials(tree.state / "pki", self._endpoints)
@@ -137,7 +136,7 @@ class Cluster:
             until(
                 lambda: client.get(ServiceAccount, "default", namespace="default"),
                 what=f"the default ServiceAccount ({self.logs / manager}.log)",
-                ignoring=(lightkube.ApiError,),
+                ignoring=(ApiError,),
             )
         record = {
             "level": self.level,
@@ -174,13 +173,11 @@ class Cluster:
         path = "/debug/pprof/heap?gc=1"
         control_plane.get_status(self.server, self.ca, self._files.admin, path, patience=100)
 
-    def client(self) -> lightkube.Client:
+    def client(self) -> Client:
         """A client with all rights, closed with the cluster."""
         # Seconds. On a busy machine a late answer is no error.
         patience = httpx2.Timeout(100)
-        client = lightkube.Client(
-            self._config, trust_env=False, field_manager="lab", timeout=patience
-        )
+        client = Client(self._config, trust_env=False, field_manager="lab", timeout=patience)
         self._clients.append(client)
         return client
 

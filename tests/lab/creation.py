@@ -26,7 +26,7 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
 import manifests
-from lab import Cluster, meshed, until
+from lab import Cluster, until
 from lab.meshed import meta, typed
 
 # Seconds. The API server itself gives a creation 34 s, and the machine may be very busy.
@@ -244,7 +244,7 @@ class Account:
 
     def create(self, pod: Pod, **options: str) -> str:
         """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""
-        path = PODS.format(meshed.meta(pod).namespace)
+        path = PODS.format(meta(pod).namespace)
         return self._ask("POST", path, pod.to_dict(), **options)
 
     def create_lease(self, namespace: str, metadata: dict[str, Any], **spec: Any) -> str:
@@ -276,7 +276,7 @@ class Account:
 
     def evict(self, pod: Pod, *preconditions: str, **options: Any) -> str:
         """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
-        about = meshed.meta(pod)
+        about = meta(pod)
         seen = {field: getattr(about, field) for field in preconditions}
         eviction = {
             "apiVersion": "policy/v1",

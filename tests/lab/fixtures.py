@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import lightkube
 import pytest
 from istio_aux.model.annotations import STARTED_WITH
 from lightkube import ApiError, Client
@@ -28,7 +27,6 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 from lightkube.types import CascadeType
 
-import lab
 import lab.istio
 import lab.juju
 from lab.meshed import PROXY
@@ -64,7 +62,7 @@ def namespace(cluster: lab.Cluster) -> Iterator[str]:
         vacate(client, name)
 
 
-def vacate(client: lightkube.Client, namespace: str) -> None:
+def vacate(client: Client, namespace: str) -> None:
     """Remove labels, Jobs and pods of a namespace, which is as good as deleting it; not awaited.
 
     Deleting one costs the control plane as much as many tests do; with many pods it is cheaper.
@@ -78,16 +76,14 @@ def vacate(client: lightkube.Client, namespace: str) -> None:
         client.deletecollection(Pod, namespace=namespace)
 
 
-def make_namespace(
-    client: lightkube.Client, name: str, labels: Mapping[str, str] | None = None
-) -> None:
+def make_namespace(client: Client, name: str, labels: Mapping[str, str] | None = None) -> None:
     """Create a namespace; return when pods can be made in it."""
     client.create(Namespace(metadata=ObjectMeta(name=name, labels=dict(labels or {}))))
     await_account(client, name)
 
 
 @contextlib.contextmanager
-def new_namespaces(client: lightkube.Client, *purposes: str) -> Iterator[dict[str, str]]:
+def new_namespaces(client: Client, *purposes: str) -> Iterator[dict[str, str]]:
     """Namespaces of new names, by what they are for; deleted at the end, which is not awaited."""
     names = {purpose: f"{purpose}-{secrets.token_hex(3)}" for purpose in purposes}
     for name in names.values():
@@ -97,12 +93,12 @@ def new_namespaces(client: lightkube.Client, *purposes: str) -> Iterator[dict[st
         client.delete(Namespace, name)
 
 
-def await_account(client: lightkube.Client, namespace: str) -> None:
+def await_account(client: Client, namespace: str) -> None:
     """Return when pods can be made in a new namespace: they need its default ServiceAccount."""
     lab.until(
         lambda: client.get(ServiceAccount, "default", namespace=namespace),
         what=f"the default ServiceAccount of namespace {namespace}",
-        ignoring=(lightkube.ApiError,),
+        ignoring=(ApiError,),
     )
 
 

@@ -28,8 +28,8 @@ from lightkube.resources.admissionregistration_v1 import (
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import Cluster, Process, images, meshed, node, processes, tools, until, upstream
-from lab.meshed import PROXY, annotations_of, has_sidecar, typed
+from lab import Cluster, Process, images, node, processes, tools, until, upstream
+from lab.meshed import PROXY, annotations_of, has_sidecar, is_ready, typed
 from lab.workloads import Workload, await_end, container, job, pod, template
 
 World = Literal["default", "on request", "never"]
@@ -362,7 +362,7 @@ class Cni:
         for labels in wanted:
             what = f"{labels} to be ready"
             # `until` ends before the next turn, so that the lambda sees the labels of this one.
-            until(lambda: any(map(meshed.is_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
+            until(lambda: any(map(is_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
 
     def refuse(self, why: str) -> None:
         """From now on ztunnel refuses pods with this text; empty: it takes them again."""

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import lightkube
 from lightkube.resources.core_v1 import Node
 
-from lab import control_plane, images, meshed
-from lab.control_plane import KUBERNETES
+from lab import images, meshed
+from lab.control_plane import DOMAIN, KUBERNETES, Credentials, Endpoints, write_kubeconfig
 from lab.processes import Tree, until
 from tools import cache, debian, errors
 from tools.errors import ToolError
@@ -160,7 +160,7 @@ NODE_NAME = "node"
 NEVER = "0%"
 
 
-def kubelet_settings(name: str, logs: Path, files: control_plane.Credentials) -> str:
+def kubelet_settings(name: str, logs: Path, files: Credentials) -> str:
     """The kubelet's configuration file; `name` is the cgroup it stays below."""
     serving = files.authority.issue("kubelet", NODE_NAME, hosts=[NODE, NODE_NAME])
     thresholds = ("memory.available", "nodefs.available", "nodefs.inodesFree")
@@ -178,7 +178,7 @@ def kubelet_settings(name: str, logs: Path, files: control_plane.Credentials) ->
         "tlsCertFile": str(serving.certificate),
         "tlsPrivateKeyFile": str(serving.key),
         "clusterDNS": [DNS],
-        "clusterDomain": control_plane.DOMAIN,
+        "clusterDomain": DOMAIN,
         "resolvConf": "/etc/resolv.conf",
         "containerRuntimeEndpoint": f"unix://{CONTAINERD}",
         "podLogsDir": str(logs / "pods"),
@@ -211,7 +211,7 @@ def corefile_of(kubeconfig: Path) -> str:
 .:53 {{
     bind {DNS}
     errors
-    kubernetes {control_plane.DOMAIN} in-addr.arpa {{
+    kubernetes {DOMAIN} in-addr.arpa {{
         kubeconfig {kubeconfig} lab
         pods verified
         ttl 1
@@ -278,9 +278,9 @@ def _lacking() -> list[str]:
     return found if cni_programs() else [*found, CNI_PACKAGE]
 
 
-def endpoints(cable: Cable) -> control_plane.Endpoints:
+def endpoints(cable: Cable) -> Endpoints:
     """The control plane's endpoints: its namespace is its own, so the ports are the usual ones."""
-    return control_plane.Endpoints(
+    return Endpoints(
         bind="0.0.0.0",
         advertise=NODE,
         public=cable.inside,
@@ -303,7 +303,7 @@ def furnish(tree: Tree) -> Cable:
             # The kubelet wants its root to exist; the supervisor removes it from all hierarchies.
             _make_cgroup(Path(mountpoint, tree.name))
     resolver = tree.state / "resolv.conf"
-    domain = control_plane.DOMAIN
+    domain = DOMAIN
     resolver.write_text(f"nameserver {DNS}\nsearch svc.{domain} {domain}\n")
     lab = cache.root()
     private = [
@@ -375,13 +375,13 @@ def load(tree: Tree, image: Path) -> None:
     tree.run("ctr", ["ctr", *where, "images", "import", image], timeout=START)
 
 
-def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.Credentials) -> None:
+def start(cluster: Cluster, programs: Mapping[str, Path], files: Credentials) -> None:
     """Start what makes pods run, and return when the node is Ready."""
     authority, ca = files.authority, cluster.ca
     name = f"system:node:{NODE_NAME}"
     pair = authority.issue("node", name, organizations=["system:nodes"])
     config = cluster.state / "kubelet.kubeconfig"
-    control_plane.write_kubeconfig(config, cluster.server, ca, user=name, has=pair)
+    write_kubeconfig(config, cluster.server, ca, user=name, has=pair)
     settings = cluster.state / "kubelet.json"
     settings.write_text(kubelet_settings(cluster.name, cluster.logs, files))
     flags = {

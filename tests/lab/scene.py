@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import lightkube
 from lightkube import Client
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.core.client import LabelValue
@@ -29,7 +28,7 @@ class Scene:
     """The pods of a namespace, run by a scripted kubelet; a workload serves ``control``."""
 
     def __init__(
-        self, client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, control: str
+        self, client: Client, kubelet: ScriptedKubelet, namespace: str, control: str
     ) -> None:
         self.client = client
         self.kubelet = kubelet

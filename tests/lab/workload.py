@@ -23,47 +23,46 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx2
-import lightkube
 import yaml
 from istio_aux import settings
 from istio_aux.model import names
 from istio_aux.model.annotations import START, STARTED_WITH
-from lightkube import codecs
+from lightkube import Client, codecs
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 import certificates
 import config
-import lab
 import lab.istio
 import manifests
 import probe
-from certificates import Issuers, make_authority
-from config import Config
 from inputs import Inputs
-from lab import meshed, processes, tools
+from lab import meshed, tools
 from lab.clusters import CHECKOUT
 from lab.fixtures import make_namespace, vacate
 from lab.kubelet import ScriptedKubelet
-from lab.processes import PATIENCE
+from lab.processes import PATIENCE, reserve_port
 from lab.scene import Scene
-from manifests import Values
 
 OPTIONS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).parents[2].joinpath("config.yaml").read_text()
 )["options"]
 
 
-def configured(model: str, given: Mapping[str, Any] | None = None) -> Config:
+def configured(model: str, given: Mapping[str, Any] | None = None) -> config.Config:
     """The options of an application in a model: those that are given, and defaults."""
     values = {name: option["default"] for name, option in OPTIONS.items()} | dict(given or {})
-    return Config(model=model, **{name.replace("-", "_"): value for name, value in values.items()})
+    return config.Config(
+        model=model, **{name.replace("-", "_"): value for name, value in values.items()}
+    )
 
 
-def rendered_from(app: str, model: str, given: Mapping[str, Any]) -> Values:
+def rendered_from(app: str, model: str, given: Mapping[str, Any]) -> manifests.Values:
     """What the charm's own code renders its objects from, with these options."""
-    issuers = Issuers(silent=True, own=make_authority(app, model).certificate)
+    issuers = certificates.Issuers(
+        silent=True, own=certificates.make_authority(app, model).certificate
+    )
     options = configured(model, given)
     values = Inputs(app, model, True, datetime.now(UTC), options, "", issuers).values()
     assert values
@@ -124,7 +123,7 @@ class Workload:
     def _place(self, unit: str, folder: Path) -> None:
         """Give this process a name, a folder and ports of its own."""
         self.unit = unit
-        self.webhook_port, self.status_port = processes.reserve_port(), processes.reserve_port()
+        self.webhook_port, self.status_port = reserve_port(), reserve_port()
         self._folder = folder
         self._process: lab.Process | None = None
         self._settings = {
@@ -390,7 +389,7 @@ def declared(
 
 @contextlib.contextmanager
 def stage(
-    client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload, *, changed: bool = False
+    client: Client, kubelet: ScriptedKubelet, workload: Workload, *, changed: bool = False
 ) -> Iterator[Scene]:
     """A new namespace that the workload serves; ``changed``: also by its webhook."""
     name = f"{workload.name}-{secrets.token_hex(3)}"

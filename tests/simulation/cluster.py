@@ -11,7 +11,6 @@ from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPoli
 from istio_aux.model.webhooks import Address
 from istio_aux.quit.attempt import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
-from msgspec import structs
 
 from simulation.ambient import Ambient
 from simulation.client import Request
@@ -91,7 +90,7 @@ class Cluster:
     def _settings(self) -> Settings:
         dice = self.world.dice("settings")
         delete = DeadProxy.DELETE if dice.random() < 0.5 else DeadProxy.REPORT
-        return structs.replace(
+        return msgspec.structs.replace(
             DEFAULTS,
             webhook_address=Address("", 0),
             lease=LEASE,

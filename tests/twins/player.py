@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lab
 import lab.istio
 from lab import images, workload
 from lab.fixtures import await_root, make_namespace

@@ -20,11 +20,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
-import ops
 import pytest
 from istio_aux.model.moment import token_life
 from istio_aux.model.names import TOKEN_LIFE
-from ops import testing
+from ops import ModelError, SecretNotFoundError, hookcmds, testing
 
 import certificates
 from certificates import Authority, Issuers, Leaf
@@ -172,7 +171,7 @@ def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: A
     assert f"{days * 24 / 3:g} hours when a hook has just left it alone" in text
 
 
-DOWN = ops.ModelError("ERROR cannot access secret backend: connection refused")
+DOWN = ModelError("ERROR cannot access secret backend: connection refused")
 DENIED = "ERROR permission denied"
 NO_BACKEND = 'ERROR secret backend not found: "09a7abf8"'
 NO_VAULT = 'ERROR external backend "vault", have ["internal"] not found'
@@ -272,10 +271,10 @@ def test_an_authority_that_the_webhook_does_not_trust_is_not_served(
     assert bundle(aging.api) == {old}
 
 
-def refused(said: str, kind: type[ops.ModelError] = ops.SecretNotFoundError) -> ops.ModelError:
+def refused(said: str, kind: type[ModelError] = SecretNotFoundError) -> ModelError:
     """What ops raises when `secret-get` says this."""
     error = kind("")
-    error.__cause__ = ops.hookcmds.Error(returncode=1, cmd=["secret-get"], stderr=said)
+    error.__cause__ = hookcmds.Error(returncode=1, cmd=["secret-get"], stderr=said)
     return error
 
 
@@ -283,7 +282,7 @@ def refused(said: str, kind: type[ops.ModelError] = ops.SecretNotFoundError) -> 
     ("error", "said"),
     [
         pytest.param(DOWN, str(DOWN), id="without a cause"),
-        pytest.param(refused(DENIED, ops.ModelError), DENIED, id="juju#23017"),
+        pytest.param(refused(DENIED, ModelError), DENIED, id="juju#23017"),
         pytest.param(refused(NO_BACKEND), NO_BACKEND, id="juju#21936"),
         pytest.param(refused(NO_VAULT), NO_VAULT, id="juju 3"),
     ],
@@ -335,7 +334,7 @@ def test_an_old_revision_is_removed_once_however_often_juju_asks(aging: Unit) ->
 
 def test_a_secret_that_is_gone_is_not_removed(aging: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     (secret,) = aging.state.secrets
-    fail(monkeypatch, "secret_info_get", ops.SecretNotFoundError('secret "x" not found'))
+    fail(monkeypatch, "secret_info_get", SecretNotFoundError('secret "x" not found'))
 
     aging.run(aging.on.secret_remove(secret, revision=1))
 

@@ -26,10 +26,9 @@ from lab.workload import configured, rendered_from
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.table import decide
 
-import config
 import manifests
 import workload
-from config import Applications
+from config import Applications, parse_namespaces_selected
 from manifests import Values
 
 from .conftest import ROOT, Unit
@@ -133,7 +132,7 @@ def test_the_policy_for_the_account_knows_both_selectors() -> None:
 
 
 def test_the_order_of_namespace_selectors_changes_nothing() -> None:
-    read = config.parse_namespaces_selected
+    read = parse_namespaces_selected
 
     assert read("b;a;c") == read("c; a;b;a")
 

@@ -25,9 +25,9 @@ from istio_aux.model.names import IGNORED
 from lab.nightly import NIGHT, sampled
 from ops import testing
 
-import config
 import workload
 from config import (
+    EXPECTED_APPLICATIONS,
     Applications,
     as_file,
     parse_applications,
@@ -63,7 +63,7 @@ def test_applications_are_of_the_charms_own_model_unless_another_is_named(
     ("parse", "entry", "expected"),
     [
         *(
-            (partial(parse_applications, model="kubeflow"), entry, config.EXPECTED_APPLICATIONS)
+            (partial(parse_applications, model="kubeflow"), entry, EXPECTED_APPLICATIONS)
             for entry in (
                 "A", "a b", "a_b", "-a", "a-", "/a", "a/", "/", "*/a", "*/*", "**", "a*", "a/b/c",
                 "a.b", "a" * 64, "é",

@@ -15,11 +15,10 @@ import re
 import socket
 from typing import Any
 
-import ops
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ops import testing
+from ops import testing, tracing
 
 from relations.istio import parse
 
@@ -471,7 +470,7 @@ def test_whatever_tempo_and_its_authority_answer_to_ops_nothing_stops(
 def test_traces_go_where_tempo_says(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The charm keeps the library's object: Python forgets one that nobody keeps."""
     sent_to: list[str] = []
-    monkeypatch.setattr(ops.tracing, "set_destination", lambda url, **_: sent_to.append(url))
+    monkeypatch.setattr(tracing, "set_destination", lambda url, **_: sent_to.append(url))
     receivers = '[{"protocol": {"name": "otlp_http", "type": "http"}, "url": "http://tempo:4318"}]'
 
     unit.relate(testing.Relation("charm-tracing", remote_app_data={"receivers": receivers}))

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import ops
 import pytest
 from lab.nightly import NIGHTLY
 from lightkube.core.resource import api_info
-from ops import pebble, testing
+from ops import RelationNotFoundError, pebble, testing
 from scenario import mocking
 
 import cluster
@@ -244,7 +243,7 @@ def refuse(patch: pytest.MonkeyPatch, gone: testing.Relation, tools: tuple[str, 
             if gone.id in (*args[:1], named.get("relation_id")):
                 if real.__name__ == "relation_remote_app_name":
                     return None  # ops itself catches that error.
-                raise ops.RelationNotFoundError
+                raise RelationNotFoundError
             return real(backend, *args, **named)
 
         patch.setattr(mocking._MockModelBackend, tool, ask)
