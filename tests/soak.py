@@ -29,7 +29,7 @@ from istio_aux.quit.attempt import QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
-from unit.watching import fails
+from unit.apiserver import fails
 
 from benchmarks.processes import usage
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from unit.declared import ANNOTATIONS
-from unit.rules.starting import reviewed
+from unit.rules.pods import reviewed
 
 _HOLD = "holdApplicationUntilProxyStarts"
 _PROTO = "hold_application_until_proxy_starts"

@@ -31,8 +31,7 @@ import aiohttp
 import jsonpatch
 from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
-from unit.apiserver import kubeconfig
-from unit.tls import certificate
+from unit.apiserver import certificate, kubeconfig
 
 from benchmarks.processes import cpu, usage
 from fuzz import bodies

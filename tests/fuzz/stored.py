@@ -39,9 +39,8 @@ from istio_aux.quit.facts import PodFacts
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak import MIB, Simulated, memory
-from unit.leading import Led
-from unit.rules import mesh
-from unit.rules.pods import judged
+from unit.process import Led
+from unit.rules.pods import DEFAULT, ENABLED, POLICIES, judged, recorded
 
 from fuzz import bodies
 from fuzz.bodies import deepest
@@ -60,8 +59,8 @@ KEPT = 0.25
 """MiB that stay for a pod which is followed, with what it leaves in caches."""
 NOW = Moment(1000.0, 1_795_000_000.0)
 """Any time after those in the pods."""
-NAMESPACES = {"training": mesh.ENABLED}
-HOOKS = hooks_of([mesh.recorded(mesh.DEFAULT)])
+NAMESPACES = {"training": ENABLED}
+HOOKS = hooks_of([recorded(DEFAULT)])
 NEIGHBOUR = bodies.event({"kind": "Pod", "metadata": {"name": "neighbour"}})
 _READING = {"watch", "list", "file"}
 
@@ -105,10 +104,8 @@ def explained(pod: Pod) -> report.Explanation:
 
 def audited(pod: Pod) -> tuple[Found, ...]:
     ours = judged(pod, NOW, quit_policy=QuitPolicy(grace=30))
-    meshed = partial(expected, hooks=HOOKS, policies=mesh.POLICIES)
-    return judge_pod(
-        pod, ours, outside(pod, mesh.ENABLED, ours, meshed, NodeAgents(), now=NOW.date)
-    )
+    meshed = partial(expected, hooks=HOOKS, policies=POLICIES)
+    return judge_pod(pod, ours, outside(pod, ENABLED, ours, meshed, NodeAgents(), now=NOW.date))
 
 
 def read_file(body: bytes) -> None:

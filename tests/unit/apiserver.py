@@ -2,27 +2,72 @@
 
 A fake with behaviour, in this process, over real sockets and real TLS. It keeps the API server's
 promises that the workload's client leans on, and can be told to break them: see `ApiServer.faults`.
+Below it is a watch of pods, for tests of either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import datetime
 import json
 import re
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import WSMsgType, web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from istio_aux.kube.access import Access
-from istio_aux.kube.errors import ApiError
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, Backoff
+from istio_aux.kube.objects import Key
+from istio_aux.kube.watch import Watch
+from istio_aux.model.pod import Pod
+from lab.control_plane import begun, general_name, named
 from simulation.store import Json as Object
 from simulation.store import Store, Stored, Stream, parse
-from unit.tls import certificate
+from unit.process import background
+
+# Certificates for tests: self-signed, and valid for an hour unless told otherwise.
+
+
+def certificate(
+    folder: Path,
+    name: str = "127.0.0.1",
+    stem: str = "tls",
+    *,
+    hours: float = 1,
+    password: str = "",
+) -> tuple[Path, Path]:
+    """Write a self-signed certificate for an address or a name and its key; returns the paths."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = named("unit test")
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    built = (
+        begun(subject, subject, key.public_key(), begin, datetime.timedelta(days=1, hours=hours))
+        .add_extension(x509.SubjectAlternativeName([general_name(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / f"{stem}.crt", folder / f"{stem}.key"
+    paths[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption(),
+        )
+    )
+    return paths
+
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 Exec = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
@@ -392,3 +437,125 @@ class ApiServer(Store):
         await self.on_forward(socket, namespace, pod)
         await socket.close()
         return socket
+
+
+# A watch of pods, and faults that it meets.
+
+
+class Seen:
+    """A handler that remembers what it was told; one name trips it."""
+
+    def __init__(self, trips: str = "") -> None:
+        self.there: dict[Key, Any] = {}
+        self._trips = trips
+        self.told: list[str] = []
+        self.restarts: list[str] = []
+
+    def apply(self, resource: Any) -> None:
+        key = resource.metadata.key
+        self._tell("+", key)
+        self.there[key] = resource
+
+    def delete(self, key: Key, _last: Any) -> None:
+        self._tell("-", key)
+        del self.there[key]
+
+    def _tell(self, what: str, key: Key) -> None:
+        if key.name == self._trips:
+            raise RuntimeError(key.name)
+        self.told.append(f"{what}{key.name}")
+
+    @property
+    def names(self) -> set[str]:
+        return {key.name for key in self.there}
+
+    @property
+    def phases(self) -> dict[str, str | None]:
+        return {key.name: pod.status.phase for key, pod in self.there.items()}
+
+
+def fails(_key: Key, error: Exception) -> None:
+    """No handler of a test's watch may raise."""
+    raise error
+
+
+def pod(name: str, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "training", **metadata}
+    return {"metadata": meta, "spec": {"containers": []}, "status": {"phase": phase}}
+
+
+@asynccontextmanager
+async def watching(api: ApiServer, **options: Any) -> AsyncGenerator[tuple[Seen, Watch[Pod]]]:
+    """Watch pods in the background, without the long waits of real life."""
+    seen, options = Seen(), {"backoff": Backoff(0.02, 0.1), **options}
+    async with Client(api.access()) as client:
+        watch = Watch(
+            client,
+            "/api/v1/pods",
+            Pod,
+            seen,
+            failed=fails,
+            restarted=seen.restarts.append,
+            **options,
+        )
+        async with background(watch.run()):
+            yield seen, watch
+
+
+@asynccontextmanager
+async def faulty(*faults: Fault) -> AsyncGenerator[ApiServer]:
+    """An API server with these faults."""
+    async with ApiServer() as api:
+        api.faults += faults
+        yield api
+
+
+def lists(api: ApiServer) -> int:
+    """How often the whole collection was asked for in pages."""
+    return sum("watch" not in query for query in api.queries)
+
+
+def follows(api: ApiServer) -> list[dict[str, str]]:
+    """The queries of watches that were asked to begin at a version."""
+    return [query for query in api.queries if "watch" in query and "resourceVersion" in query]
+
+
+def on_watch(answer: Any) -> Fault:
+    """A fault that meets the next watch request from a version."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        begins = "watch" in request.query and "resourceVersion" in request.query
+        return await answer(request) if begins else None
+
+    return fault
+
+
+def on_list(answer: Any) -> Fault:
+    """A fault that meets the next list request only."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        return None if "watch" in request.query else await answer(request)
+
+    return fault
+
+
+def on_page(answer: Any) -> Fault:
+    """A fault that meets the next request for a further page of a list only."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        return await answer(request) if "continue" in request.query else None
+
+    return fault
+
+
+async def stream(request: web.Request, *events: bytes) -> web.StreamResponse:
+    """A watch stream that begins with these bytes; the server's part is then up to the caller."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for event in events:
+        await response.write(event)
+    return response
+
+
+async def answered(response: web.Response) -> web.Response:
+    return response

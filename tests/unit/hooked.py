@@ -19,10 +19,9 @@ from istio_aux.model.policy import StartPolicy
 from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.start.webhook import AdmissionWebhook, Certificate
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer
-from unit.asynchronous import until
-from unit.rules.starting import reviewed
-from unit.tls import certificate
+from unit.apiserver import ApiServer, certificate
+from unit.process import until
+from unit.rules.pods import reviewed
 
 JSON = "Content-Type: application/json"
 """A header."""

@@ -19,10 +19,9 @@ from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
 from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, DryRun, refusal
-from unit.asynchronous import background
+from unit.apiserver import ApiServer, DryRun, fails, refusal
 from unit.istio import decision, sidecar
-from unit.watching import fails
+from unit.process import background
 
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
 ENABLED = {"istio-injection": "enabled"}

@@ -24,12 +24,9 @@ from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.attempt import QuitLimits, QuitScope
 from istio_aux.quit.controller import QuitController
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, Exec, agent_quits, proxy_quits, sending
-from unit.asynchronous import background, until
-from unit.leading import Led
-from unit.logged import counted
+from unit.apiserver import ApiServer, Exec, agent_quits, fails, proxy_quits, sending
+from unit.process import Led, background, counted, until
 from unit.rules.pods import RUNNING, State, document, exited
-from unit.watching import fails
 
 FAST = QuitLimits(
     deadline=1, confirm=0.2, confirm_failed=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1

@@ -24,14 +24,19 @@ from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.telemetry import Telemetry
 from simulation.store import Path, Stored
-from unit.apiserver import ApiServer
-from unit.asynchronous import background, until
-from unit.leading import Led
-from unit.logged import counted
-from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
-from unit.rules.pods import RUNNING
-from unit.rules.unmeshed import REPLICAS, RESTART, raw
-from unit.watching import fails
+from unit.apiserver import ApiServer, fails
+from unit.process import Led, background, counted, until
+from unit.rules.pods import (
+    DEFAULT,
+    ENABLED,
+    HOOKS,
+    POLICIES,
+    REPLICAS,
+    RESTART,
+    RUNNING,
+    raw,
+    renamed,
+)
 
 # An eviction shows late on a busy machine, and must not count as one that failed.
 LIMITS = RolloutLimits(at_once=2, patience=20, unconfirmed=20, first_retry=0.05, last_retry=0.1)
@@ -110,7 +115,7 @@ class World:
     listed: asyncio.Event
 
     async def pod(self, name: str, containers: Any = None, **fields: Any) -> None:
-        """Create or change a pod; see `unit.rules.unmeshed.raw`."""
+        """Create or change a pod; see `unit.rules.pods.raw`."""
         fields = {"uid": f"old-{name}", "owner": REPLICAS, **fields}
         body = raw(containers, name=name, **fields)
         del body["metadata"]["resourceVersion"]

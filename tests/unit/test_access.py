@@ -18,9 +18,8 @@ from istio_aux.kube import access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError, UnreachableError
 from istio_aux.model.moment import TokenLife, token_life
-from unit.apiserver import ApiServer, kubeconfig
+from unit.apiserver import ApiServer, certificate, kubeconfig
 from unit.screens import Run
-from unit.tls import certificate
 
 
 def encoded(path: Path) -> str:

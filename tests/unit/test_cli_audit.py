@@ -25,9 +25,8 @@ from istio_aux.model.found import Found
 from istio_aux.model.resources import Requests
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, kubeconfig
-from unit.asynchronous import until
-from unit.rules.pods import RUNNING, State, document, exited
-from unit.rules.unmeshed import agent, ambient, cni
+from unit.process import until
+from unit.rules.pods import RUNNING, State, agent, ambient, cni, document, exited
 from unit.screens import Ask, Run, objects, put_pod
 
 ROOT = Path(__file__).parents[2]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from unit.apiserver import ApiServer
-from unit.rules.pods import RUNNING
-from unit.rules.unmeshed import agent, cni, raw
+from unit.rules.pods import RUNNING, agent, cni, raw
 from unit.screens import Ask, install, objects
 from unit.test_cli_failed import fail
 from unit.test_cli_unmeshed import Istio

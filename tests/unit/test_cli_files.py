@@ -18,7 +18,7 @@ from istio_aux.cli.commands import parser
 from istio_aux.cli.output import Cell, Style, Terminal
 from istio_aux.model.policy import StartPolicy
 from istio_aux.start import review
-from unit.rules.pods import RECORDS, RUNNING, document, exited
+from unit.rules.pods import DATA, RUNNING, document, exited
 from unit.screens import Run, Screen
 
 HANGING = document({"main": exited(0, "Completed"), "istio-proxy": RUNNING})
@@ -118,7 +118,7 @@ def test_files_are_read_in_order_and_one_that_is_not_there_is_named(
     answer: Answer, tmp_path: Path
 ) -> None:
     """examples/pods.yaml shows every action, as its comments say."""
-    missing, record = str(tmp_path / "missing.yaml"), str(RECORDS / "pod-native.json")
+    missing, record = str(tmp_path / "missing.yaml"), str(DATA / "demo/pod-native.json")
     outcome = answer("explain", "-f", EXAMPLE, "-f", missing, "-f", record)
     assert (outcome.status, outcome.errors) == (2, [f"{missing}: No such file or directory"])
     assert outcome.actions == ["quit", "wait", "report", "ignore", "ignore"]

@@ -10,9 +10,8 @@ import pytest
 import yaml
 from istio_aux.model.names import SETTINGS, START_WEBHOOK
 from unit.apiserver import ApiServer
-from unit.rules.pods import RUNNING, State, document, exited
+from unit.rules.pods import RUNNING, State, agent, ambient, cni, document, exited
 from unit.rules.test_hold import NEW
-from unit.rules.unmeshed import agent, ambient, cni
 from unit.screens import Ask, Run, Shown, objects
 from unit.test_quit_held import fields
 

@@ -12,8 +12,7 @@ from istio_aux.cli import main
 from istio_aux.kube.actions import CONFIGURATIONS
 from unit.injecting import ENABLED, Cluster
 from unit.repairing import Cluster as Replacing
-from unit.rules.pods import RUNNING, exited
-from unit.rules.unmeshed import raw
+from unit.rules.pods import RUNNING, exited, raw
 from unit.screens import Ask, Shown, objects, put_pod
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"

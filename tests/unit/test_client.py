@@ -30,7 +30,7 @@ from istio_aux.kube.errors import (
     UnreachableError,
 )
 from unit.apiserver import ApiServer, Fault, refusal
-from unit.asynchronous import until
+from unit.process import until
 from unit.test_access import kubeconfig
 
 

@@ -14,7 +14,7 @@ from istio_aux.kube.clock import Timing
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, until
+from unit.process import background, until
 
 POD = Key("training", "job", "u-1")
 

@@ -17,9 +17,9 @@ from istio_aux.model.answers import Liveness
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import parse_namespaces
 from unit.apiserver import refusal
-from unit.asynchronous import until
 from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, watching
 from unit.istio.sidecar import World
+from unit.process import until
 from unit.test_injector_watcher import injector, told
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN

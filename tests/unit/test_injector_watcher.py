@@ -24,8 +24,8 @@ from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.webhooks import ControlPlane, Namespace
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import refusal
-from unit.asynchronous import until
 from unit.injecting import ENABLED, Cluster, chain, watching
+from unit.process import until
 
 NAME = "istio-sidecar-injector"
 N, C = Capability.NATIVE, Capability.CLASSIC

@@ -38,9 +38,7 @@ from lab.nightly import NIGHTLY
 from msgspec import inspect, structs
 from unit.injecting import ENABLED
 from unit.repairing import mesh
-from unit.rules.mesh import expected
-from unit.rules.pods import RUNNING, document, exited
-from unit.rules.unmeshed import JOB, decide, raw, unmeshed
+from unit.rules.pods import JOB, RUNNING, decide_repair, document, exited, expected, raw, unmeshed
 
 from benchmarks import pods as benchmark
 
@@ -458,5 +456,5 @@ async def test_a_pod_that_changes_and_what_pods_have_in_common_are_kept_once() -
 def test_a_controller_that_no_object_can_be_is_none(part: str) -> None:
     body = raw()
     body["metadata"]["ownerReferences"][0][part] = "a" * 1000
-    decision = decide(pods.convert(body))
+    decision = decide_repair(pods.convert(body))
     assert "the pod has no controller that would make a new one" in decision.reason

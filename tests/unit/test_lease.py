@@ -16,7 +16,7 @@ from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease
 from istio_aux.model.election import ANNOTATION
 from unit.apiserver import ApiServer, managed, refusal, status
-from unit.asynchronous import background, until
+from unit.process import background, until
 
 QUICK = {"duration": 2.0, "deadline": 1.2, "retry": 0.05}
 """Lapses soon; a Lease counts in whole seconds."""

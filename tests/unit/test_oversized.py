@@ -24,11 +24,25 @@ from istio_aux.kube.objects import (
     read_page,
 )
 from istio_aux.model.pod import Metadata, Pod, convert
-from unit.apiserver import ApiServer, Fault, line, managed, refusal, text
-from unit.asynchronous import until
+from unit.apiserver import (
+    ApiServer,
+    Fault,
+    answered,
+    faulty,
+    line,
+    lists,
+    managed,
+    on_list,
+    on_watch,
+    pod,
+    refusal,
+    stream,
+    text,
+    watching,
+)
+from unit.process import until
 from unit.rules.test_documents import TEXTS, VALUES
 from unit.screens import audited
-from unit.watching import answered, faulty, lists, on_list, on_watch, pod, stream, watching
 
 STORED = "<" * 1_450_000
 """In a command, about the most that etcd stores. The API server writes six bytes for each."""

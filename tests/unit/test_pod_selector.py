@@ -13,9 +13,7 @@ from istio_aux.model.applications import PodOptions
 from istio_aux.model.applications import parse as applications
 from istio_aux.model.selectors import parse, parse_namespaces
 from unit import repairing
-from unit.rules.mesh import ENABLED, INJECT
-from unit.rules.pods import RUNNING, document, exited
-from unit.rules.unmeshed import REPORT
+from unit.rules.pods import ENABLED, INJECT, REPORT, RUNNING, document, exited
 
 CHOOSE = ("--pod-selector", "team in (a,b),!hands-off")
 OTHER: Mapping[str, str] = {"team": "c"}

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from unit.logged import metrics
+from unit.process import metrics
 
 SRC = Path(__file__).parents[2] / "src"
 RULES = [*SRC.glob("prometheus_alert_rules/*.rules")]

@@ -15,7 +15,7 @@ from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.quit.recorder import RESOURCES
 from istio_aux.settings import DEFAULTS
 from msgspec.structs import replace
-from unit.asynchronous import until
+from unit.process import until
 from unit.quitting import ENDED, FAST, JOB, World, cluster, freeing
 from unit.rules.pods import RUNNING, State, exited
 from unit.screens import audited

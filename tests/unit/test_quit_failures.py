@@ -23,7 +23,7 @@ from istio_aux.quit.attempt import PodState, Task
 from istio_aux.quit.controller import KUBELET_KNOWN
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits, sending
-from unit.asynchronous import Late, descriptors, until
+from unit.process import Late, descriptors, until
 from unit.quitting import FAST, World, cluster, freeing, nobody_listens
 from unit.rules.pods import RUNNING, exited
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from istio_aux.model.policy import DeadProxy, QuitPolicy
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits, sending
-from unit.asynchronous import until
+from unit.process import until
 from unit.quitting import ENDED, FAST, JOB, World, cluster
 from unit.rules.pods import RUNNING, exited, statuses
 from unit.rules.test_hold import INIT, NEW, OURS, SET_UP

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.quit.attempt import QuitLimits
 from istio_aux.tasks import REMEMBERED, Slots
-from unit.asynchronous import VirtualLoop
+from unit.process import VirtualLoop
 
 LIMITS = QuitLimits()
 PROMPT = 0.1  # Seconds of an attempt that is answered.

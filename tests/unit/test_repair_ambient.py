@@ -19,9 +19,9 @@ from istio_aux.repair.rules import AwaitCapture, Candidate, Captured, ReportUnme
 from istio_aux.repair.store import Captures, CniAgents
 from msgspec import structs
 from simulation.store import Path, Stored
-from unit.asynchronous import until
+from unit.process import until
 from unit.repairing import LIMITS, Cluster, World, at_work
-from unit.rules.unmeshed import READY, REPORT, agent, ambient, cni
+from unit.rules.pods import CNI_READY, REPORT, agent, ambient, cni
 
 
 class Mesh(Cluster):
@@ -202,18 +202,18 @@ def test_the_time_of_a_pod_begins_again_if_its_agent_was_away_or_its_network_is_
     now = 100.0
     captures = Captures(lambda: Moment(now, 0), settled=30)
     pod, outside = Candidate.of(convert(ambient(""))), ReportUnmeshed("so", Code.OUTSIDE)
-    assert captures.decided(pod, READY, AwaitCapture("so"))
+    assert captures.decided(pod, CNI_READY, AwaitCapture("so"))
     now = 130.0
-    assert captures.settled(pod, READY)
-    assert not captures.decided(pod, READY, outside), "its time goes on"
+    assert captures.settled(pod, CNI_READY)
+    assert not captures.decided(pod, CNI_READY, outside), "its time goes on"
     for other, by in (
-        (pod, structs.replace(READY, ready_since=2.0)),
-        (structs.replace(pod, addressed=2.0), READY),
-        (structs.replace(pod, redirection="pending"), READY),
+        (pod, structs.replace(CNI_READY, ready_since=2.0)),
+        (structs.replace(pod, addressed=2.0), CNI_READY),
+        (structs.replace(pod, redirection="pending"), CNI_READY),
     ):
         assert not captures.settled(other, by)
-    assert not captures.decided(pod, READY, Captured("so"))
-    assert (captures.settled(pod, READY), captures.until) == (False, None)
+    assert not captures.decided(pod, CNI_READY, Captured("so"))
+    assert (captures.settled(pod, CNI_READY), captures.until) == (False, None)
 
 
 async def test_nothing_is_kept_of_pods_and_agents_that_are_gone() -> None:

@@ -14,10 +14,9 @@ from istio_aux.model.applications import Applications, parse
 from istio_aux.model.documents import run_now
 from istio_aux.repair.reports import ApplicationMesh, follow_applications, oldest
 from istio_aux.repair.rollout import Sidecar
-from unit.asynchronous import background, until
+from unit.process import background, until
 from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
-from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
-from unit.rules.unmeshed import JOB, REPORT, STATEFUL
+from unit.rules.pods import DEFAULT, INJECT, JOB, ORIGINAL, REPORT, STATEFUL
 
 
 @pytest.fixture

@@ -22,10 +22,9 @@ from istio_aux.repair.store import NotRestartedError
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, refusal
-from unit.asynchronous import Late, until
-from unit.leading import Led
+from unit.process import Late, Led, until
 from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
-from unit.rules.unmeshed import RESTART, STATEFUL, raw
+from unit.rules.pods import RESTART, STATEFUL, raw
 
 
 @pytest.fixture

@@ -26,10 +26,9 @@ from istio_aux.repair.rollout import Sidecar
 from istio_aux.repair.rules import Candidate
 from istio_aux.telemetry import Telemetry
 from oracle.pods import pod as oracles
-from unit.leading import Led
+from unit.process import Led
 from unit.repairing import BARE, SIDECAR, mesh
-from unit.rules.mesh import INJECT
-from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, raw
+from unit.rules.pods import INJECT, JOB, REPLICAS, REPORT, RESTART, STATEFUL, raw
 
 SPACES = ("shop", "bank")
 INJECTS = "istio-injection=enabled"

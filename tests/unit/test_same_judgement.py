@@ -45,10 +45,9 @@ from lab.nightly import NIGHT, NIGHTLY
 from msgspec.structs import replace
 from oracle.pods import pod as oracles
 from unit.apiserver import Exec, agent_quits, proxy_quits
-from unit.asynchronous import background, until
 from unit.injecting import ENABLED
-from unit.rules.pods import RUNNING, exited, moment
-from unit.rules.unmeshed import agent, cni
+from unit.process import background, until
+from unit.rules.pods import RUNNING, agent, cni, exited, moment
 from unit.screens import Ask, install, objects, put_pod
 from unit.test_cli_unmeshed import Istio
 from unit.test_repair_properties import generated

@@ -46,8 +46,7 @@ from istio_aux.status import (
     shown_by_charm,
 )
 from msgspec.structs import replace
-from unit.asynchronous import VirtualLoop, background, until
-from unit.logged import logging_to, metrics
+from unit.process import VirtualLoop, background, logging_to, metrics, until
 
 T = TypeVar("T")
 

@@ -35,11 +35,9 @@ from istio_aux.model.pod_settings import PodSettings, unread
 from istio_aux.model.text import printable, printable_json
 from istio_aux.start.plan import remarks
 from unit.apiserver import ApiServer
-from unit.asynchronous import until
 from unit.declared import KEYS, MODULES
-from unit.logged import logging_to
-from unit.rules.pods import RUNNING, document, exited
-from unit.rules.starting import planned
+from unit.process import logging_to, until
+from unit.rules.pods import RUNNING, document, exited, planned
 from unit.screens import Run
 from unit.test_events import recording, tell
 

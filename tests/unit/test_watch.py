@@ -10,20 +10,23 @@ from aiohttp import web
 from istio_aux.kube.clock import Timing
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import Key
-from unit.apiserver import ApiServer, line, refusal, status
-from unit.asynchronous import until
-from unit.watching import (
+from unit.apiserver import (
+    ApiServer,
     answered,
     faulty,
     follows,
+    line,
     lists,
     on_list,
     on_page,
     on_watch,
     pod,
+    refusal,
+    status,
     stream,
     watching,
 )
+from unit.process import until
 
 
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:

@@ -19,10 +19,9 @@ from istio_aux.start import plan, webhook
 from istio_aux.start.turns import Turns
 from lab.sidecar_cases import Case
 from unit.apiserver import ApiServer
-from unit.asynchronous import until
 from unit.hooked import JSON, Answer, Hook, chunked, post, review, serving
-from unit.logged import logging_to
-from unit.rules.starting import reviewed
+from unit.process import logging_to, until
+from unit.rules.pods import reviewed
 
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u", "controller": True}
 READ = "GET /apis/batch/v1/namespaces/training/jobs/a"

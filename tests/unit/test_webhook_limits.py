@@ -19,9 +19,8 @@ from aiohttp import web
 from istio_aux import serving as listening
 from istio_aux.serving import CONNECTION, ServingLimits
 from istio_aux.telemetry import Bounded
-from unit.asynchronous import descriptors, until
 from unit.hooked import BEGUN, Hook, post, raw, review, serving
-from unit.logged import logging_to
+from unit.process import descriptors, logging_to, until
 
 ORDINARY = BEGUN.replace(b"900000", b"25000")
 SHORT = 0.2

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from istio_aux.start.webhook import Certificate, CertificateError
-from unit.asynchronous import until
+from unit.apiserver import certificate
 from unit.hooked import Client, Hook, post, review
-from unit.tls import certificate
+from unit.process import until
 
 
 @pytest.mark.parametrize(

@@ -33,15 +33,11 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.watches import LEADING, Watches
 from istio_aux.wiring import Wiring
 from msgspec.structs import replace
-from unit.apiserver import ApiServer
-from unit.asynchronous import Late, background, until
+from unit.apiserver import ApiServer, Seen
 from unit.injecting import BUNDLE, ENABLED, Cluster, chain
+from unit.process import Late, background, steps, until
 from unit.repairing import SIDECAR, mesh
-from unit.rules.mesh import HOOKS
-from unit.rules.pods import RUNNING, document, exited
-from unit.rules.unmeshed import raw
-from unit.steps import steps
-from unit.watching import Seen
+from unit.rules.pods import HOOKS, RUNNING, document, exited, raw
 
 
 async def test_an_exception_of_one_handler_stops_no_other(api: ApiServer, client: Client) -> None:

@@ -15,9 +15,9 @@ from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError
 from istio_aux.model.text import quoted
 from istio_aux.settings import SettingsError
+from unit.apiserver import certificate
 from unit.rules.pods import RUNNING, document
 from unit.screens import Run
-from unit.tls import certificate
 
 DEEP: list[Any] = []
 for _ in range(100):

@@ -23,8 +23,7 @@ from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit.attempt import Send
 from istio_aux.quit.rules import Quit, Way
 from lab.workload import configured, rendered_from
-from unit.rules.pods import RUNNING, exited, job
-from unit.rules.table import decide
+from unit.rules.pods import RUNNING, decide, exited, job
 
 import manifests
 import workload

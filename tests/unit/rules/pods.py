@@ -1,26 +1,45 @@
-"""Pods for tables of tests: a row says only what differs from a Job's pod on a classic sidecar."""
+"""What tables of rules are made of: rows, pods with and without sidecars, Istio's webhooks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from istio_aux.injector.capture import NodeAgents
-from istio_aux.injector.injection import Expectation
+import jsonpatch
+import msgspec
+import pytest
+import yaml
+from istio_aux.injector import injection
+from istio_aux.injector.capture import NodeAgent, NodeAgents, read_config
+from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, Policies, hooks_of
 from istio_aux.judge.installation import Installation, Installations, Judgement
 from istio_aux.judge.pods import judge, outside
-from istio_aux.model import pod as pods
+from istio_aux.model.annotations import DATAPLANE
+from istio_aux.model.applications import Application
 from istio_aux.model.found import Found
+from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Pod, convert
+from istio_aux.model.pod import decode as decode_pod
+from istio_aux.model.pod_settings import InjectionRequest
+from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy, StartPolicy
 from istio_aux.model.resources import Requests
+from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane
+from istio_aux.quit import rules
+from istio_aux.quit.facts import PodFacts
+from istio_aux.repair import rules as repair
 from istio_aux.settings import DEFAULTS
+from istio_aux.start import patch
+from istio_aux.start.plan import Plan, plan
 from msgspec.structs import replace
 
-RECORDS = Path(__file__).parents[2] / "data" / "demo"
-"""Recordings of a real cluster; tests/data/README.md says of which."""
+# Pods for tables of tests: a row says only what differs from a Job's pod on a classic sidecar.
+
+DATA = Path(__file__).parents[2] / "data"
+"""Recordings of real clusters; tests/data/README.md says of which."""
 
 
 def moment(date: datetime, after: float = 0) -> Moment:
@@ -125,7 +144,7 @@ def statuses(states: Mapping[str, State]) -> list[dict[str, Any]]:
 
 def job(containers: Mapping[str, State], **fields: Any) -> Pod:
     """The same as a `Pod`."""
-    return pods.convert(document(containers, **fields))
+    return convert(document(containers, **fields))
 
 
 def judged(pod: Pod, now: Moment | None = None, **settings: Any) -> Judgement:
@@ -146,12 +165,334 @@ def held(
     )
 
 
-def recorded(name: str) -> Pod:
-    """A pod as a real cluster reported it."""
-    return pods.decode((RECORDS / name).read_bytes())
-
-
 def listed(pod: Pod, judgement: Judgement, now: datetime) -> Any:
     """What `audit` lists of a pod that Istio would inject; None if nothing."""
     meshed = outside(pod, None, judgement, lambda _: Expectation(True, ""), NodeAgents(), now=now)
     return next((it for it in judge(pod, judgement, meshed) if it.state), None)
+
+
+# Decision tables: rows with an English name, and what they are about.
+
+POLICY = QuitPolicy()
+Kind = TypeVar("Kind", bound=rules.Decision)
+
+
+class Row(NamedTuple):
+    """A sentence, the pod it is about, words that the reason must have, and who blocks the pod."""
+
+    sentence: str
+    pod: Pod
+    because: str = ""
+    by: tuple[str, ...] | None = None
+    policy: QuitPolicy = POLICY
+
+
+def table(*rows: Row) -> Any:
+    """Parametrise a test with rows; their sentences are the ids."""
+    return pytest.mark.parametrize("row", [pytest.param(each, id=each.sentence) for each in rows])
+
+
+def row(sentence: str, *values: Any) -> Any:
+    """A row of another table, by its sentence."""
+    return pytest.param(*values, id=sentence)
+
+
+def decide(
+    pod: Pod,
+    policy: QuitPolicy = POLICY,
+    now: Moment | None = None,
+    *,
+    seen: Moment | None = None,
+    obeyed: bool | None = True,
+) -> rules.Action:
+    """Read a pod and decide; without ``now`` every grace period is over."""
+    found = rules.decide(PodFacts(pod, policy, Kubelet(obeyed)), now, seen=seen)
+    says = isinstance(found, rules.Quit | rules.Report) or bool(found.blocked_by)
+    assert (found.code is not None) == says, "what may be a finding has a code, and nothing else"
+    return found
+
+
+def decided(kind: type[Kind], pod: Pod, policy: QuitPolicy = POLICY, **more: Any) -> Kind:
+    """The decision on a pod, which is one of this kind; see `decide` for what else it rests on."""
+    found = decide(pod, policy, **more)
+    assert isinstance(found, kind), found
+    return found
+
+
+def met(row: Row, action: type[rules.Action]) -> None:
+    """Decide on the pod of a row: action, reason and blockers are as it says."""
+    decision = decided(action, row.pod, row.policy)
+    assert row.because in decision.reason
+    assert row.by in {None, blockers(decision)}
+
+
+def pair(
+    main: State, proxy: State = RUNNING, /, others: Mapping[str, State] = {}, **fields: Any
+) -> Pod:
+    """A pod with a payload container and a proxy in these states, and others."""
+    return job({"main": main, "istio-proxy": proxy, **others}, **fields)
+
+
+def done(**fields: Any) -> Pod:
+    """A pod whose payload is finished, and whose proxy runs."""
+    return pair(exited(0), **fields)
+
+
+def blockers(decision: rules.Action) -> tuple[str, ...]:
+    """What blocks the pod, as `/status` shows it."""
+    return tuple(map(str, decision.blocked_by))
+
+
+# Pods that missed their sidecar: a row says only what differs from a Deployment's ready pod.
+
+REPLICAS = ("apps/v1", "ReplicaSet")
+STATEFUL = ("apps/v1", "StatefulSet")
+
+YES = Expectation(expected=True, reason="webhook namespace.sidecar-injector.istio.io selects it")
+AMBIENT = Expectation(
+    expected=True, reason='namespace label istio.io/dataplane-mode: "ambient"', ambient=True
+)
+NO = Expectation(expected=False, reason="no webhook selects it")
+UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
+
+# Istio's CNI on the node of a pod.
+CNI = read_config({"AMBIENT_RECONCILE_POD_RULES_ON_STARTUP": "true"})
+CNI_READY = NodeAgent(ready_since=1.0, config=CNI, lacks="", place="istio-system/istio-cni-config")
+
+OURSELVES = Application("kubeflow", "istio-aux")
+REPORT = RepairPolicy(race=RacePolicy.REPORT, ours=OURSELVES)
+RESTART = RepairPolicy(race=RacePolicy.RESTART, ours=OURSELVES)
+NONE = RepairPolicy(race=RacePolicy.NONE)
+
+
+def raw(
+    containers: Mapping[str, State] | None = None,
+    *,
+    name: str = "web-7d9f-x2k4j",
+    namespace: str = "shop",
+    uid: str = "pod-1",
+    version: str = "41",
+    owner: tuple[str, str] | None = REPLICAS,
+    owner_uid: str = "owner-1",
+    restart: str = "Always",
+    ready: bool = True,
+    created: str | None = None,
+    controls: bool = True,
+    **fields: Any,
+) -> dict[str, Any]:
+    """The pod as JSON; see `unit.rules.pods.document` for the other fields."""
+    found = document(
+        containers or {"main": RUNNING},
+        restart=restart,
+        owner=owner,
+        conditions=[{"type": "Ready", "status": "True" if ready else "False"}],
+        **fields,
+    )
+    found["metadata"] |= {
+        "name": name, "namespace": namespace, "uid": uid, "resourceVersion": version,
+    }  # fmt: skip
+    if created is not None:
+        found["metadata"]["creationTimestamp"] = created
+    for reference in found["metadata"].get("ownerReferences", []):
+        reference |= {"name": "web", "uid": owner_uid, "controller": controls}
+    return found
+
+
+def unmeshed(*args: Any, **fields: Any) -> Pod:
+    """The same as a `Pod`."""
+    return convert(raw(*args, **fields))
+
+
+def unmeshed_job(*args: Any, **fields: Any) -> Pod:
+    """A pod of a Job, likewise."""
+    return unmeshed(*args, **{"owner": JOB, "restart": "Never", **fields})
+
+
+def ambient(
+    redirection: str = "enabled",
+    *,
+    address: str = "10.0.0.7",
+    renewed: bool = False,
+    annotations: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """One of an ambient mesh as JSON, with what Istio's CNI has annotated."""
+    said = {"ambient.istio.io/redirection": redirection} if redirection else {}
+    found = raw(annotations={**said, **(annotations or {})}, **fields)
+    network = f"2026-11-21T{9 if renewed else 8:02}:16:30Z"
+    got = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": network}
+    found["status"] |= {"podIP": address, "startTime": "2026-11-21T08:16:26Z"}
+    found["status"]["conditions"].append(got)
+    found["spec"]["nodeName"] = "node-1"
+    return found
+
+
+def agent(name: str = "istio-cni", *, ready: bool = True, **fields: Any) -> dict[str, Any]:
+    """A pod of Istio's CNI, or of ztunnel, on the node of these pods."""
+    label = {"istio-cni": {"k8s-app": "istio-cni-node"}, "ztunnel": {"app": "ztunnel"}}[name]
+    found = raw(
+        {"main": RUNNING}, name=name, namespace="istio-system", uid=name, ready=ready, labels=label,
+        spec={"nodeName": "node-1"}, owner=("apps/v1", "DaemonSet"), **fields,
+    )  # fmt: skip
+    found["status"]["conditions"][0]["lastTransitionTime"] = "2026-11-20T08:00:00Z"
+    return found
+
+
+def cni(**settings: str) -> dict[str, Any]:
+    """The ConfigMap of Istio's CNI, by default as Istio 1.29 and later write it."""
+    about = {"name": "istio-cni-config", "namespace": "istio-system", "uid": "cni"}
+    data = {"AMBIENT_RECONCILE_POD_RULES_ON_STARTUP": "true", **settings}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}
+
+
+def decide_repair(
+    pod: Pod,
+    policy: RepairPolicy = RESTART,
+    expectation: Expectation = YES,
+    *,
+    live: bool | None = True,
+    settled: bool = False,
+    agent: NodeAgent = CNI_READY,
+) -> repair.RepairAction:
+    """Decide with the policy that does most."""
+    around = repair.Around(expectation, live, agent, settled)
+    labels = {DATAPLANE: "ambient"} if expectation.ambient else None
+    found = repair.Candidate.of(pod)
+    found = replace(found, injection=replace(found.injection, namespace_labels=labels))
+    return repair.decide(found, around, policy)
+
+
+# Plans of `start`, and the pods that they make when a library that is not ours applies them.
+
+HOLD = "holdApplicationUntilProxyStarts: true"
+UNTOLD = StartPolicy()
+"""`start-mode: auto`, while the capability is unknown."""
+
+
+def planned(found: dict[str, Any], how: StartPolicy = UNTOLD) -> Plan:
+    """The plan for a pod as JSON."""
+    return plan(decode_pod(msgspec.json.encode(found)), how)
+
+
+def patched(found: dict[str, Any], how: StartPolicy = UNTOLD) -> dict[str, Any]:
+    """The pod after the plan."""
+    return jsonpatch.apply_patch(found, patch.encode(planned(found, how).ops).decode())
+
+
+def reviewed(**fields: Any) -> dict[str, Any]:
+    """A review as the API server sends it at the creation of a pod."""
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "namespace": "training",
+        "operation": "CREATE",
+    }
+    kind = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
+    return {**kind, "request": {**request, **fields}}
+
+
+def annotations_of(found: dict[str, Any]) -> dict[str, str]:
+    """The annotations, none if there is no map of them."""
+    return found["metadata"].get("annotations") or {}
+
+
+# Istio's webhook configurations for tables of tests: recorded ones, and variations of them.
+
+DEFAULT = "istio-revision-tag-default"
+ORIGINAL = "istio-sidecar-injector"
+"""Deactivated by `istioctl install`, which made the former."""
+REVISED = "istio-sidecar-injector-1-30-3"
+REVISION = "1-30-3"
+_FILES = {
+    DEFAULT: f"mwc-istioctl-install-{DEFAULT}.yaml",
+    ORIGINAL: f"mwc-istioctl-install-{ORIGINAL}.yaml",
+    REVISED: "mwc-revision-1-30-3.yaml",
+}
+OURS = ControlPlane("istio-system", "default")
+THEIRS = ControlPlane("istio-system", REVISION)
+POLICIES = {OURS: InjectionPolicy(), THEIRS: InjectionPolicy()}
+
+INJECT = "sidecar.istio.io/inject"
+TRUE = {INJECT: "true"}
+FALSE = {INJECT: "false"}
+ENABLED = {"istio-injection": "enabled"}
+"""Labels of a namespace."""
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+def recorded(name: str) -> Configuration:
+    """A configuration as a real cluster had it."""
+    return decode(as_recorded(name))
+
+
+def edited(name: str, edit: Edit) -> Configuration:
+    """The same after a change by ``edit``."""
+    body = as_recorded(name)
+    edit(body)
+    return decode(body)
+
+
+def each_webhook(configuration: str, /, **fields: Any) -> Configuration:
+    """The same with other fields in each of its webhooks."""
+
+    def edit(body: dict[str, Any]) -> None:
+        for webhook in body["webhooks"]:
+            webhook.update(fields)
+
+    return edited(configuration, edit)
+
+
+def renamed(name: str, to: str, *, replace: tuple[str, str] = ("", "")) -> Configuration:
+    """The same by another name, with the values of selectors replaced."""
+
+    def edit(body: dict[str, Any]) -> None:
+        body["metadata"]["name"] = to
+        for webhook in body["webhooks"]:
+            for which in ("namespaceSelector", "objectSelector"):
+                for expression in webhook[which]["matchExpressions"]:
+                    values = expression.get("values", [])
+                    values[:] = [replace[1] if value == replace[0] else value for value in values]
+
+    return edited(name, edit)
+
+
+def as_recorded(name: str) -> dict[str, Any]:
+    """A recording as it was written."""
+    return yaml.load((DATA / "istio" / _FILES[name]).read_text(), Loader=yaml.CSafeLoader)
+
+
+def decode(body: object) -> Configuration:
+    """As it comes over the wire; times, which nobody reads, become text."""
+    return msgspec.json.decode(json.dumps(body, default=str), type=Configuration)
+
+
+def target(configuration: Configuration) -> ClientConfig:
+    """Where its first webhook leads to."""
+    assert configuration.webhooks
+    return configuration.webhooks[0].client_config
+
+
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+"""An endpoint of a slice."""
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
+
+HOOKS = hooks_of([recorded(REVISED), recorded(ORIGINAL), recorded(DEFAULT)])
+
+
+def pod(
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    namespace: str = "training",
+    **spec: Any,
+) -> Pod:
+    """A pod of which no more is read than this."""
+    metadata = {"name": "p", "namespace": namespace, "labels": labels, "annotations": annotations}
+    return convert({"metadata": metadata, "spec": spec})
+
+
+def expected(
+    pod: Pod, namespace: Mapping[str, str] | None, hooks: Sequence[Hook], policies: Policies
+) -> Expectation:
+    """Whether this pod would get a sidecar in a namespace with these labels."""
+    return injection.expected(InjectionRequest.of(pod, namespace), hooks, policies)

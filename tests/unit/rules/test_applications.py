@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.applications import Application, Applications, parse
 from istio_aux.model.pod_settings import InjectionRequest
-from unit.rules.mesh import INJECT, pod
+from unit.rules.pods import INJECT, pod
 
 NAME = "app.kubernetes.io/name"
 FILE = """\

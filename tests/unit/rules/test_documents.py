@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.model.documents import Document, read, shallow
-from unit.steps import steps
+from unit.process import steps
 
 A, B = {"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}
 LINE_A, LINE_B = json.dumps(A), json.dumps(B)

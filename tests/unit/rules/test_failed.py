@@ -12,8 +12,19 @@ from istio_aux.model.ending import failure
 from istio_aux.model.owners import KINDS, Job, JobCounts, JobSpec, podless
 from istio_aux.model.pod import Pod
 from istio_aux.quit.rules import Action, Ignore, Report
-from unit.rules.pods import ENDED, JOB, RUNNING, State, exited, job, judged, moment, statuses
-from unit.rules.table import decide, decided
+from unit.rules.pods import (
+    ENDED,
+    JOB,
+    RUNNING,
+    State,
+    decide,
+    decided,
+    exited,
+    job,
+    judged,
+    moment,
+    statuses,
+)
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": exited(1, "Error")}
 HELD = {"istio-aux.io/started-with": "hold", "istio-aux.io/not-native": "its grace period is short"}

@@ -20,15 +20,17 @@ from unit.rules.pods import (
     MISSING,
     RUNNING,
     State,
+    blockers,
+    decided,
     document,
     exited,
     job,
     judged,
     moment,
+    row,
     statuses,
     waiting,
 )
-from unit.rules.table import blockers, decided, row
 
 NEW = waiting("PodInitializing")
 SET_UP: dict[str, State] = {"istio-init": exited(0, at="2026-11-21T08:16:29Z")}

@@ -25,7 +25,7 @@ from istio_aux.model.webhooks import (
     Webhook,
     sorted_before,
 )
-from unit.rules.mesh import (
+from unit.rules.pods import (
     DEFAULT,
     ENABLED,
     FALSE,
@@ -46,8 +46,8 @@ from unit.rules.mesh import (
     pod,
     recorded,
     renamed,
+    row,
 )
-from unit.rules.table import row
 
 REV = "istio.io/rev"
 INJECTION = "istio-injection"

@@ -34,7 +34,7 @@ from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.selectors import parse_namespaces
 from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service
-from unit.rules.mesh import (
+from unit.rules.pods import (
     DEFAULT,
     ENABLED,
     GONE,
@@ -46,9 +46,9 @@ from unit.rules.mesh import (
     edited,
     expected,
     recorded,
+    row,
     target,
 )
-from unit.rules.table import row
 
 INJECTS = Probe(
     injected=True, native=NativeCheck(Capability.NATIVE, "sidecars are native on request")

@@ -28,7 +28,7 @@ from istio_aux.start.review import Outcome
 from lab.sidecar_cases import CASES, JOB, OPTION, RULED, Case, container, outcome
 from lab.sidecar_cases import NOT_NATIVE as KEPT_CLASSIC
 from msgspec.structs import replace
-from unit.rules.starting import HOLD, annotations_of, patched, planned, reviewed
+from unit.rules.pods import HOLD, annotations_of, patched, planned, reviewed
 
 ON_REQUEST = StartPolicy(capability=Capability.NATIVE)
 UNASKED = StartPolicy(capability=Capability.UNASKED)

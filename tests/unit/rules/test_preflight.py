@@ -42,10 +42,20 @@ from istio_aux.repair import rules as repair
 from istio_aux.repair.rules import Candidate
 from istio_aux.settings import read_published
 from msgspec.structs import replace
-from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
-from unit.rules.pods import RUNNING, exited, job, moment
-from unit.rules.starting import HOLD
-from unit.rules.unmeshed import NO, YES
+from unit.rules.pods import (
+    DEFAULT,
+    ENABLED,
+    HOLD,
+    HOOKS,
+    NO,
+    POLICIES,
+    RUNNING,
+    YES,
+    exited,
+    job,
+    moment,
+    recorded,
+)
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)

@@ -14,18 +14,25 @@ from istio_aux.model.kubelet import depends_on_kubelet, finished, obeys, should_
 from istio_aux.model.policy import QuitPolicy
 from istio_aux.quit.rules import Ignore, Quit, Wait
 from unit.rules.pods import (
+    DATA,
     EMPTY,
     MISSING,
-    RECORDS,
     RUNNING,
+    Row,
     State,
+    decide,
+    decided,
     document,
+    done,
     exited,
     job,
+    met,
+    pair,
+    row,
     ruled,
+    table,
     waiting,
 )
-from unit.rules.table import Row, decide, decided, done, met, pair, row, table
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
 RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
@@ -282,7 +289,7 @@ def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
 
     uds-core#972, pipeline#4731.
     """
-    events = (RECORDS / "watch-classic-job.jsonstream").read_text().splitlines()
+    events = (DATA / "demo/watch-classic-job.jsonstream").read_text().splitlines()
     decisions = [type(decide(pods.convert(json.loads(event)["object"]))) for event in events]
     assert [action for action, _ in groupby(decisions)] == [
         Wait,

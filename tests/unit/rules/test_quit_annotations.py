@@ -29,9 +29,22 @@ from istio_aux.quit.pairs import GCSFUSE_FIX
 from istio_aux.quit.rules import FINISHED, Quit, Wait, Way
 from istio_aux.start.plan import plan
 from lab.sidecar_cases import Case, container, outcome
-from unit.rules.pods import ENDED, RUNNING, State, exited, job, moment, waiting
-from unit.rules.starting import patched, planned
-from unit.rules.table import blockers, decide, decided, done, row
+from unit.rules.pods import (
+    ENDED,
+    RUNNING,
+    State,
+    blockers,
+    decide,
+    decided,
+    done,
+    exited,
+    job,
+    moment,
+    patched,
+    planned,
+    row,
+    waiting,
+)
 
 THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING}
 

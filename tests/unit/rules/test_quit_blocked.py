@@ -29,18 +29,24 @@ from unit.rules.pods import (
     JOB,
     MISSING,
     RUNNING,
+    Row,
     State,
+    blockers,
+    decide,
+    decided,
     document,
     exited,
     job,
     judged,
     listed,
     moment,
+    pair,
+    planned,
+    row,
     statuses,
+    table,
     waiting,
 )
-from unit.rules.starting import planned
-from unit.rules.table import Row, blockers, decide, decided, pair, row, table
 
 NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 OVERDUE = datetime(2026, 11, 21, 8, 17, tzinfo=UTC)  # Of the grace period of 30 s.

@@ -29,25 +29,27 @@ from istio_aux.repair.rules import (
 )
 from msgspec import structs
 from sizes import ROOT
-from unit.rules.pods import JOB, RUNNING
-from unit.rules.table import Row, table
-from unit.rules.unmeshed import (
+from unit.rules.pods import (
     AMBIENT,
     CNI,
+    CNI_READY,
+    JOB,
     NO,
     NONE,
-    OURS,
-    READY,
+    OURSELVES,
     REPORT,
     RESTART,
+    RUNNING,
     STATEFUL,
     UNKNOWN,
     YES,
+    Row,
     ambient,
-    decide,
-    job,
+    decide_repair,
     raw,
+    table,
     unmeshed,
+    unmeshed_job,
 )
 
 NAME = "app.kubernetes.io/name"
@@ -75,13 +77,13 @@ JOBS = [
     ),
     Row(
         "a charm's pod, in a model beside that of istio-aux",
-        unmeshed(labels={NAME: OURS.name, "operator.juju.is/name": "charm-a"}),
+        unmeshed(labels={NAME: OURSELVES.name, "operator.juju.is/name": "charm-a"}),
     ),
     Row("an ambient pod that Istio injects", unmeshed(labels={DATAPLANE: "ambient"})),
 )
 def test_restarted(row: Row) -> None:
     """istio#15873: a pod whose controller makes a new one is evicted under `restart`."""
-    assert decide(row.pod) == Restart(
+    assert decide_repair(row.pod) == Restart(
         reason=f"the pod has no sidecar and should have one: {YES.reason}",
     )
 
@@ -102,7 +104,11 @@ def test_restarted(row: Row) -> None:
         unmeshed(annotations={"kubernetes.io/config.mirror": "8f2e"}),
         "mirrors a static pod",
     ),
-    Row("a pod that succeeded", job(phase="Succeeded"), "the pod is finished: phase Succeeded"),
+    Row(
+        "a pod that succeeded",
+        unmeshed_job(phase="Succeeded"),
+        "the pod is finished: phase Succeeded",
+    ),
     Row("a pod that is being deleted", unmeshed(deleting=True), "the pod is being deleted"),
     Row(
         "a pod that its label keeps out of the mesh",
@@ -127,7 +133,7 @@ def test_restarted(row: Row) -> None:
     ),
     Row(
         "a unit of istio-aux",
-        unmeshed(owner=STATEFUL, namespace=OURS.namespace, labels={NAME: OURS.name}),
+        unmeshed(owner=STATEFUL, namespace=OURSELVES.namespace, labels={NAME: OURSELVES.name}),
         "the pod is one of istio-aux itself",
     ),
 )
@@ -137,7 +143,7 @@ def test_ignored(row: Row, expectation: Expectation) -> None:
 
     istio#15873.
     """
-    decision = decide(row.pod, RESTART, expectation)
+    decision = decide_repair(row.pod, RESTART, expectation)
     assert type(decision) is Skip, decision
     assert row.because in decision.reason
 
@@ -167,17 +173,17 @@ def test_what_a_pod_could_say_of_itself_does_not_show_that_it_is_in_its_mesh(
     row: Row, expectation: Expectation
 ) -> None:
     """The injector writes both (istio inject.go). No such pod is touched."""
-    decision = decide(row.pod, RESTART, expectation)
+    decision = decide_repair(row.pod, RESTART, expectation)
     assert type(decision) is NotKnown, decision
     assert row.because in decision.reason
-    assert type(decide(row.pod, RESTART, NO)) is Skip
+    assert type(decide_repair(row.pod, RESTART, NO)) is Skip
 
 
 @pytest.mark.parametrize("file", [*(ROOT / "tests/data").glob("*/pod-*.json")])
 def test_what_istio_has_injected_is_believed(file: Path) -> None:
     found = json.loads(file.read_text())
     found["status"] = {"phase": "Running"}
-    assert decide(pods.convert(found)) == Skip(reason="the pod has a container istio-proxy")
+    assert decide_repair(pods.convert(found)) == Skip(reason="the pod has a container istio-proxy")
 
 
 @table(
@@ -192,7 +198,7 @@ def test_what_istio_has_injected_is_believed(file: Path) -> None:
     *(
         Row(
             f"the pod of a {kind} of {api}",
-            job(owner=(api, kind)),
+            unmeshed_job(owner=(api, kind)),
             f"it is {'an' if kind in {'MPIJob', 'XGBoostJob'} else 'a'} {kind}'s: delete the {kind}"
             " and apply it again, as `kubectl replace --force",
         )
@@ -209,7 +215,7 @@ def test_reported_under_restart(row: Row) -> None:
 
     istio#3716, istio#15873.
     """
-    decision = decide(row.pod)
+    decision = decide_repair(row.pod)
     assert isinstance(decision, ReportUnmeshed), decision
     assert decision.unmeshed
     found = f"the pod has no sidecar and should have one: {YES.reason}; not restarted: "
@@ -241,7 +247,7 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(
 
     istio#3716: under `report` an unmeshed pod is found, and not touched.
     """
-    assert decide(unmeshed(), policy, expectation) == action
+    assert decide_repair(unmeshed(), policy, expectation) == action
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,7 @@ def test_a_pod_is_only_reported_while_its_injector_is_not_live(
     live: bool | None, because: str
 ) -> None:
     """The API server might refuse the new pod."""
-    away = decide(unmeshed(), live=live)
+    away = decide_repair(unmeshed(), live=live)
     assert isinstance(away, ReportUnmeshed)
     assert (away.unmeshed, away.reason.endswith(because)) == (True, True)
 
@@ -265,12 +271,12 @@ AWAY = NodeAgent(config=CNI, lacks="istio-cni is not ready on node node-1")
 # Agents of Istio 1.28, which write no rules again when they start: from before and after the
 # second network of a pod.
 BEFORE, AFTER = (
-    structs.replace(READY, config=read_config({}), ready_since=at) for at in (1.0, 4e9)
+    structs.replace(CNI_READY, config=read_config({}), ready_since=at) for at in (1.0, 4e9)
 )
 
 
 def set_to(**settings: str) -> dict[str, NodeAgent]:
-    return {"agent": structs.replace(READY, config=read_config(settings))}
+    return {"agent": structs.replace(CNI_READY, config=read_config(settings))}
 
 
 @pytest.mark.parametrize(
@@ -311,7 +317,7 @@ def test_a_pod_that_istios_cni_did_not_capture_is_outside_the_mesh(
     found: dict[str, Any], facts: dict[str, Any], kind: type[RepairAction], because: str
 ) -> None:
     """istio#61182, istio#55968. Unknown is not outside, and "pending" is no network at all."""
-    decision = decide(pods.convert(found), RESTART, AMBIENT, **{"settled": True, **facts})
+    decision = decide_repair(pods.convert(found), RESTART, AMBIENT, **{"settled": True, **facts})
     assert type(decision) is kind, decision
     assert because in decision.reason
 

@@ -20,9 +20,7 @@ from istio_aux.model.pod import Key
 from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Requests, quantity, requests
 from unit.rules import pods
-from unit.rules.pods import RUNNING, exited, job
-from unit.rules.starting import planned
-from unit.rules.table import row
+from unit.rules.pods import RUNNING, exited, job, planned, row
 
 COUNTED = Path(__file__).parents[2] / "data" / "requests" / "pods.jsonl"
 GPU = "nvidia.com/gpu"

@@ -33,8 +33,7 @@ from istio_aux.repair.rollout import (
 )
 from istio_aux.repair.rules import Candidate
 from msgspec import structs
-from unit.rules.pods import RUNNING
-from unit.rules.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, unmeshed
+from unit.rules.pods import NO, REPORT, RESTART, RUNNING, STATEFUL, UNKNOWN, decide_repair, unmeshed
 
 LIMITS = RolloutLimits(
     at_once=2, patience=600.0, unconfirmed=60.0, first_retry=10.0, last_retry=300.0
@@ -402,7 +401,7 @@ def test_a_pod_as_its_rollout_sees_it(
 ) -> None:
     found = unmeshed(**fields)
     expected = {"name": found.metadata.name, "uid": "pod-1", **expected}
-    assert replica(Candidate.of(found), decide(found, *context)) == Replica(**expected)
+    assert replica(Candidate.of(found), decide_repair(found, *context)) == Replica(**expected)
 
 
 OLD = bare("old", created=5.0)

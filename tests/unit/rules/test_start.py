@@ -42,17 +42,19 @@ from istio_aux.start.review import Outcome
 from lab import start_cases
 from lab.start_cases import BRIEF, BY_HAND, CASES, HOLDING, TEXTS, Case, outcome
 from unit.istio import decision, sidecar
-from unit.rules.mesh import RECORDS
-from unit.rules.pods import RUNNING, document, job
-from unit.rules.starting import (
+from unit.process import steps
+from unit.rules.pods import (
+    DATA,
     HOLD,
-    UNKNOWN,
+    RUNNING,
+    UNTOLD,
     annotations_of,
+    document,
+    job,
     patched,
     planned,
     reviewed,
 )
-from unit.steps import steps
 
 
 def new_pod(**fields: Any) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def injected(
 
 def recording(case: str) -> dict[str, Any]:
     """The pod that a real istiod made."""
-    record = json.loads((RECORDS / f"inject-{case}.json").read_text())
+    record = json.loads((DATA / f"istio/inject-{case}.json").read_text())
     pod = record["request"]["request"]["object"]
     # istiod compares with the pod as Go writes it.
     pod["spec"]["containers"][0]["resources"] = {}
@@ -207,13 +209,13 @@ def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
 @pytest.mark.parametrize(
     ("found", "how"),
     [
-        (recording("hold"), UNKNOWN),
-        (recording("native"), UNKNOWN),
-        (injected(PROXY), UNKNOWN),
-        (injected("main"), UNKNOWN),
+        (recording("hold"), UNTOLD),
+        (recording("native"), UNTOLD),
+        (injected(PROXY), UNTOLD),
+        (injected("main"), UNTOLD),
         (
             injected(annotations={PROXY_CONFIG: "hold_application_until_proxy_starts: false"}),
-            UNKNOWN,
+            UNTOLD,
         ),
         (injected(), StartPolicy(mode=StartMode.NONE)),
     ],
@@ -342,7 +344,7 @@ def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
     return found
 
 
-def answer(found: dict[str, Any], how: StartPolicy = UNKNOWN, **more: Any) -> review.ReviewResult:
+def answer(found: dict[str, Any], how: StartPolicy = UNTOLD, **more: Any) -> review.ReviewResult:
     return review.answer(json.dumps(found).encode(), lambda _: how, **more)
 
 
@@ -393,11 +395,11 @@ ASKS, REFUSES = {"labels": {INJECT: "true"}}, {"annotations": {INJECT: "false"}}
 @pytest.mark.parametrize(
     ("pod", "how", "reason", "started_with", "outcome"),
     [
-        ({}, UNKNOWN, f"{LABELLED}; added hold", "hold", Outcome.LABELLED),
+        ({}, UNTOLD, f"{LABELLED}; added hold", "hold", Outcome.LABELLED),
         ({}, NATIVE, f"{LABELLED}; added native sidecar", "native", Outcome.LABELLED),
         ({}, OFF, LABELLED, None, Outcome.LABELLED),
-        (ASKS, UNKNOWN, "added holdApplication", "hold", Outcome.HOLD),
-        (REFUSES, UNKNOWN, 'annotation sidecar.istio.io/inject: "false"', None, Outcome.UNCHANGED),
+        (ASKS, UNTOLD, "added holdApplication", "hold", Outcome.HOLD),
+        (REFUSES, UNTOLD, 'annotation sidecar.istio.io/inject: "false"', None, Outcome.UNCHANGED),
     ],
     ids=["label and hold", "label and native", "label alone", "it asks itself", "it refuses"],
 )
