@@ -1,7 +1,7 @@
 """Alerts, by promtool from Debian's package `prometheus`.
 
 Each alert fires for the series that it is about and stays silent for others. What panels ask for is
-in `unit/test_queries.py`.
+in `unit/test_docs.py`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from istio_aux.model import names
 from tools import address, packages, program, publish
 from tools.publish import ReleaseError
 
-pytestmark = pytest.mark.nightly("test_packages.py, unit/test_workflows.py")
+pytestmark = pytest.mark.nightly("test_packages.py, unit/test_repository.py")
 WORKFLOW: dict[str, Any] = yaml.safe_load(
     (packages.ROOT / ".github/workflows/release.yaml").read_text()
 )

@@ -227,7 +227,7 @@ SCENES = (
 )  # fmt: skip
 
 
-@pytest.mark.nightly("unit/test_repair_ambient.py")
+@pytest.mark.nightly("unit/test_repair_controller.py")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.replace("_", " "))
 def test_no_pod_that_is_captured_is_named_or_evicted(
@@ -266,7 +266,7 @@ def before_the_agent(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
         yield made
 
 
-@pytest.mark.nightly("twins --cni; unit/test_cli_failed.py")
+@pytest.mark.nightly("twins --cni; unit/test_cli_quit.py")
 @pytest.mark.parametrize("deletes", [False, True], ids=["repairPods", "deletePods"])
 def test_a_pod_from_before_the_agent_is_named_and_the_agents_repair_and_ours_do_not_fight(
     before_the_agent: lab.Cluster, tmp_path: Path, *, deletes: bool

@@ -31,7 +31,7 @@ settings.load_profile("steady")
 
 
 LEVEL = logging.getLogger().level
-ENTERED = ("api", "client", "hook", "recorder", "world")
+ENTERED = ("api", "client", "hook", "istio", "owned", "recorder", "world")
 """Fixtures that are asynchronous context managers."""
 
 

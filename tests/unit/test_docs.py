@@ -1,8 +1,9 @@
-"""The documents: nothing is missing or stale, and each command is run or says why not."""
+"""The documents: nothing is missing or stale, commands are run; codes of findings, and queries."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -11,11 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import promql_parser
 import pytest
 import yaml
 from istio_aux.cli.commands import main, parser
+from istio_aux.model import pod_settings
+from istio_aux.model.findings import GROUPS, Code, ignored, parse
 from istio_aux.model.names import EventReason
+from istio_aux.model.sidecars import REMEDY
 from istio_aux.repair.rollout import RolloutLimits
+from prometheus_client.parser import text_string_to_metric_families
+from unit.process import metrics
 
 import status
 from docs import pages
@@ -298,3 +305,206 @@ def test_the_reference_has_every_text_of_a_status(said: str) -> None:
 def test_no_picture_needs_variables_of_css() -> None:
     """Many viewers besides browsers know none, and draw in black."""
     assert [each.name for each in pages.DOCS.rglob("*.svg") if "var(" in each.read_text()] == []
+
+
+# Codes of findings: each has a section and is raised by a test, and none was ever reused.
+
+# Every code that there ever was, with its name: a line is added, and none is changed or removed.
+EVER = (Path(__file__).with_name("findings.txt")).read_text().splitlines()
+RULES = yaml.safe_load((ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text())
+ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+def test_a_code_has_one_name_for_ever() -> None:
+    kept = dict(line.split() for line in EVER)
+    assert len(kept) == len(EVER) == len({*kept.values()})
+    assert {str(code): code.name for code in Code}.items() <= kept.items()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_page_has_one_section_for_each_code_of_its_group_in_their_order(group: str) -> None:
+    codes = [code for code in Code if code.startswith(group)]
+    page, _, _ = codes[0].page.rpartition("#")
+    text = (ROOT / page.partition("/blob/main/")[2]).read_text()
+    assert [code.page for code in codes] == [f"{page}#{code.lower()}" for code in codes]
+    sections = re.findall(r"^## (\w+)\n\n\*\*(.+)\.\*\*.*\n\n[A-Z`]", text, re.MULTILINE)
+    named = [(code, title.casefold()) for code, title in sections]
+    assert named == [(code, code.what.casefold()) for code in codes]
+    assert text.count("\n#") == len(codes)
+
+
+def test_each_code_is_raised_by_a_test() -> None:
+    """A test names it with what raises it; an alert fires for its own series in Prometheus."""
+    others = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    named = {code for path in others for code in re.findall(r"IA\d{4}", path.read_text())}
+    assert {*Code} - named - {rule["labels"]["code"] for rule in ALERTS} == set()
+    assert named <= {line.split()[0] for line in EVER} | {"IA9999"}
+
+
+def test_each_alert_leads_to_its_section() -> None:
+    pages = {str(code): code.page for code in Code}
+    assert [r["alert"] for r in ALERTS
+            if r["annotations"]["runbook_url"] != pages[r["labels"]["code"]]] == []  # fmt: skip
+
+
+def test_what_helps_a_pod_that_a_container_keeps_is_one_text() -> None:
+    """`NAME=ignore` ends the proxy alone: no page, alert or help may tell people to say that."""
+    (alert,) = (rule for rule in ALERTS if rule["alert"] == "IstioAuxPodsBlocked")
+    page = (ROOT / "docs/findings/pods.md").read_text()
+    chart = " ".join((ROOT / "chart/files/alerts.yaml").read_text().split())
+    assert all(
+        pod_settings._own_rules(f"x={way}")
+        for way in re.findall(r"NAME=(\S+) in istio-aux.io/sidecars", REMEDY)
+    )
+    assert REMEDY in alert["annotations"]["description"]
+    assert REMEDY in chart
+    assert REMEDY in re.sub(r"\[|\]\(\S+\)", "", page)
+    said = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("docs", "examples", "src", "chart", "workload/src")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".md", ".py", ".rules", ".yaml"}
+        and re.search(r"=ignore\b", path.read_text())
+    }
+    assert said == {
+        "docs/findings/pods.md",  # GCS FUSE's mounter, which ends after all others.
+        "docs/reference/annotations.md",
+        "docs/reference/sidecars.md",
+        "workload/src/istio_aux/model/pod_settings.py",
+        "workload/src/istio_aux/model/sidecars.py",
+        "workload/src/istio_aux/quit/pairs.py",
+    }
+
+
+def test_codes_are_given_by_a_list_and_an_unknown_one_is_refused() -> None:
+    assert parse("IA0101, IA0105") == (Code.RUNS_ON, Code.NO_SIDECAR)
+    for text, bad in (("IA0101,IA9", '"IA9"'), ("", '""'), ("stuck", '"stuck"')):
+        with pytest.raises(ValueError, match=f"{bad}: expected codes of findings, such as IA0101"):
+            parse(text)
+    assert (ignored([]), ignored(["b", "a", "b"])) == ("", "ignored: 3 (a, b)")
+
+
+# Every query of the alert rules and the dashboard asks for metrics that the workload exports.
+
+# What the collector adds to each series.
+COLLECTED = {"juju_model", "juju_model_uuid", "juju_application", "juju_charm", "juju_unit"}
+COLLECTED |= {"instance", "job"}
+
+
+def panels() -> list[dict[str, Any]]:
+    """The panels of the dashboard that show something."""
+    every = json.loads((ROOT / "src/grafana_dashboards/istio-aux.json").read_text())["panels"]
+    return [panel for panel in every if panel["type"] != "row"]
+
+
+def queries() -> dict[str, str]:
+    """Every query, by the alert or panel that has it."""
+    alerts = {rule["alert"]: rule["expr"] for rule in ALERTS}
+    shown = {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in panels()
+        for target in panel["targets"]
+    }
+    return alerts | shown
+
+
+def parsed(query: str) -> promql_parser.Expr:
+    """The query as Prometheus gets it."""
+    text = query.replace("%%juju_topology%%", 'juju_application="istio-aux"')
+    return promql_parser.parse(text.replace("$__rate_interval", "5m").replace("$__range", "6h"))
+
+
+def nodes(query: str) -> list[promql_parser.Expr]:
+    """Every part of the query."""
+    found: list[promql_parser.Expr] = []
+    promql_parser.walk(parsed(query), found.append)
+    return found
+
+
+def selectors(query: str) -> list[promql_parser.VectorSelector]:
+    """Every choice of series in the query."""
+    return [node for node in nodes(query) if isinstance(node, promql_parser.VectorSelector)]
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, dict[str, set[str]]]:
+    """The labels of each metric that the workload exports, with their values."""
+    series: dict[str, dict[str, set[str]]] = {"up": {}}
+    for family in text_string_to_metric_families(metrics()):
+        # Histograms without labels, and those of the process.
+        series.setdefault(family.name, {})
+        for sample in family.samples:
+            labels = series.setdefault(sample.name, {})
+            for name, value in sample.labels.items():
+                labels.setdefault(name, set()).add(value)
+    return series
+
+
+@pytest.mark.parametrize("name", queries())
+def test_a_query_is_about_series_that_exist(
+    name: str, exported: dict[str, dict[str, set[str]]]
+) -> None:
+    """And of one application. Else an alert never fires, and a panel stays empty."""
+    found = selectors(queries()[name])
+    assert found
+    for selector in found:
+        assert "juju_application" in [matcher.name for matcher in selector.matchers.matchers]
+        assert selector.name in exported
+        labels = exported[selector.name]
+        for matcher in selector.matchers.matchers:
+            if matcher.name in COLLECTED:
+                continue
+            for value in matcher.value.split("|"):
+                assert value in labels.get(matcher.name, set()), f"{selector.name}: {matcher.name}"
+
+
+def kept_labels(query: str) -> set[str]:
+    """The labels that the result of a query has."""
+    kept: set[str] | None = None
+    for node in nodes(query):
+        if isinstance(node, promql_parser.AggregateExpr):
+            assert node.modifier, "without `by` no label is left"
+            kept = {*node.modifier.labels} if kept is None else kept & {*node.modifier.labels}
+    return COLLECTED if kept is None else kept
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_an_alert_says_what_to_do_and_shows_only_labels_that_it_has(rule: dict[str, Any]) -> None:
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    shown = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
+    assert set(shown) <= kept_labels(rule["expr"])
+    # A summary is one line of a notification.
+    assert len(rule["annotations"]["summary"]) < 130
+
+
+def test_every_state_of_trouble_that_is_counted_has_an_alert(
+    exported: dict[str, dict[str, set[str]]],
+) -> None:
+    alerted = {selector.name for rule in ALERTS for selector in selectors(rule["expr"])}
+    troubles = {
+        name for name in exported if re.fullmatch(r"istio_aux_\w+_(pods|jobs|errors_total)", name)
+    }
+    assert "istio_aux_stuck_pods" in troubles
+    assert troubles - {"istio_aux_watched_pods", "istio_aux_would_quit_pods"} <= alerted
+
+
+def test_the_dashboard_shows_every_metric_of_ours(
+    exported: dict[str, dict[str, set[str]]],
+) -> None:
+    shown = {
+        selector.name or ""
+        for panel in panels()
+        for t in panel["targets"]
+        for selector in selectors(t["expr"])
+    }
+    ours = {
+        name
+        for name in exported
+        if name.startswith("istio_aux_") and not name.endswith(("_created", "_sum", "_count"))
+    }
+    families = {name.removesuffix("_bucket").removesuffix("_total") for name in shown}
+    left_out = {"istio_aux_watched_pods", "istio_aux_configurations_called_before_ours"}
+    assert {
+        name.removesuffix("_bucket").removesuffix("_total") for name in ours
+    } - families == left_out

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from istio_aux.injector.watcher import survey
 from istio_aux.kube.client import Client
 from istio_aux.model import kubelet, webhooks
 from istio_aux.model import pod as pods
+from istio_aux.model.annotations import DATAPLANE, REDIRECTION
 from istio_aux.model.documents import Document, read, run_now
 from istio_aux.model.found import SERVED, Found
 from istio_aux.model.names import LOCAL_SETTINGS
@@ -47,10 +49,9 @@ from oracle.pods import pod as oracles
 from unit.apiserver import Exec, agent_quits, proxy_quits
 from unit.injecting import ENABLED
 from unit.process import background, until
-from unit.rules.pods import RUNNING, agent, cni, exited, moment
+from unit.rules.pods import INJECT, REPLICAS, RUNNING, STATEFUL, agent, cni, exited, moment
 from unit.screens import Ask, install, objects, put_pod
-from unit.test_cli_unmeshed import Istio
-from unit.test_repair_properties import generated
+from unit.test_cli_audit import Istio
 
 SELECTED = {**ENABLED, "io.datastrophic/istio-aux": "enabled"}
 PROFILE = {**ENABLED, "app.kubernetes.io/part-of": "kubeflow-profile"}
@@ -231,6 +232,51 @@ TESTS = Path(__file__).parents[1]
 FIRST, GENERATED = (NIGHT << 12, 4_000) if NIGHTLY else (0, 2_000)
 BEGIN = datetime(2026, 11, 21, 8, 16, 45, tzinfo=UTC)  # Right after most pods changed.
 NOTHING: dict[str, Any] = {"reason": "", "left_out": ""}
+
+
+OWNERS = (
+    ("batch/v1", "Job"),
+    REPLICAS,
+    STATEFUL,
+    ("example.com/v1", "Other"),
+    ("kubeflow.org/v1", "PyTorchJob"),
+    ("kubeflow.org/v2", "PyTorchJob"),
+)
+ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
+PLACES = ["shop", "kubeflow", "team"]
+NETWORK = "PodReadyToStartContainers"
+
+
+def generated(number: int) -> pods.Pod:
+    """One of the oracle's pods, mostly without a proxy, with what repair reads beside it."""
+    random, document = Random(number), oracles(1, number)
+    metadata, spec, status = document["metadata"], document["spec"], document["status"]
+    if random.random() < 0.95:
+        for containers in ("containers", "initContainers"):
+            spec[containers] = [it for it in spec[containers] if it["name"] != "istio-proxy"]
+    spec["hostNetwork"] = random.random() < 0.05
+    status["conditions"][0]["status"] = random.choice(["True", "False"])
+    injection = random.choice([{}, {}, {INJECT: "true"}, {INJECT: "false"}, {INJECT: "maybe"}])
+    mark = {random.choice(ANNOTATED): ""} if random.random() < 0.05 else {}
+    captured = random.choice([{}, {REDIRECTION: "enabled"}, {REDIRECTION: "pending"}])
+    status |= {"podIP": random.choice(["", "10.0.0.7"]), "startTime": "2026-11-21T08:16:26Z"}
+    network = f"2026-11-21T{random.choice([8, 9]):02}:16:30Z"
+    status["conditions"] += [{"type": NETWORK, "status": "True", "lastTransitionTime": network}]
+    name = random.choice(["web", "db", "istio-aux"])
+    owners = [
+        {"apiVersion": api, "kind": kind, "name": "web", "uid": f"{kind}-1", "controller": True}
+        for api, kind in random.sample(OWNERS, random.choice([0, 1, 1, 1, 1, 2]))
+    ]
+    document["metadata"] = {
+        **metadata, "name": f"web-{number}", "namespace": random.choice(PLACES),
+        "resourceVersion": "41", "creationTimestamp": "2026-11-21T08:16:26Z",
+        "ownerReferences": owners, "annotations": {**injection, **mark, **captured},
+        "labels": {
+            "app.kubernetes.io/name": name,
+            **random.choice([{}, {}, {}, {INJECT: "true"}, {DATAPLANE: "ambient"}]),
+        },
+    }  # fmt: skip
+    return pods.convert(document)
 
 
 def pods_in(value: Any) -> Iterator[dict[str, Any]]:

@@ -16,45 +16,31 @@ from istio_aux.quit.rules import LEFT_ALONE, NEVER_MET, NOT_BEGUN, Ignore, Quit,
 from unit.rules.pods import (
     EMPTY,
     ENDED,
+    INIT,
     JOB,
     MISSING,
+    NEW,
     RUNNING,
+    SET_UP,
     State,
     blockers,
     decided,
     document,
     exited,
+    hook,
     job,
     judged,
     moment,
     row,
     statuses,
     waiting,
+    while_held,
 )
 
-NEW = waiting("PodInitializing")
-SET_UP: dict[str, State] = {"istio-init": exited(0, at="2026-11-21T08:16:29Z")}
-INIT = {"initContainers": [{"name": "istio-init"}]}
 
-
-def hook(*command: str) -> dict[str, Any]:
-    return {"lifecycle": {"postStart": {"exec": {"command": [*command]}}}}
-
-
-OURS = hook("pilot-agent", "wait", "--timeoutSeconds=300")
-
-
-def held(
-    main: State = NEW, proxy: State = NEW, *, init: dict[str, State] = SET_UP, **fields: Any
-) -> Pod:
-    """A pod whose hook waits: the kubelet last reported when the init containers had ended."""
-    more: dict[str, Any] = {
-        "phase": "Pending",
-        "details": {"istio-proxy": OURS},
-        "spec": INIT,
-        "status": {"initContainerStatuses": statuses(init)},
-    }
-    return job({"istio-proxy": proxy, "main": main}, **more | fields)
+def held(main: State = NEW, proxy: State = NEW, **fields: Any) -> Pod:
+    """A pod whose hook waits."""
+    return job({"istio-proxy": proxy, "main": main}, **while_held(**fields))
 
 
 @pytest.mark.parametrize(
@@ -145,9 +131,7 @@ def test_the_proxy_of_a_deleted_pod_whose_payload_never_started_is_told_to_exit(
             NOT_BEGUN),
         row("no hook", held(details={}, deleting=True), NOT_BEGUN),
         row("a payload starts before the proxy", job(
-            {"main": NEW, "istio-proxy": NEW}, phase="Pending", details={"istio-proxy": OURS},
-            spec=INIT, status={"initContainerStatuses": statuses(SET_UP)}, deleting=True),
-            NOT_BEGUN),
+            {"main": NEW, "istio-proxy": NEW}, **while_held(deleting=True)), NOT_BEGUN),
         row("its author has the proxy stay", held(annotations={QUIT: "false"}, deleting=True),
             NOT_BEGUN),
         row("an annotation is invalid", held(annotations={QUIT_AFTER: "?"}, deleting=True),
