@@ -296,11 +296,11 @@ def test_a_defect_is_found_and_told_as_a_story(
     life: str, place: str, defect: object, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"istio_aux.{place}", defect)
-    onepod.judge.cache_clear()
+    onepod.report.cache_clear()
 
     found = search(BY_NAME[life])
 
-    onepod.judge.cache_clear()
+    onepod.report.cache_clear()
     assert found.broken == broken
     assert found.story
 

@@ -391,7 +391,7 @@ def decide_repair(
 
 # Plans of `start`, and the pods that they make when a library that is not ours applies them.
 
-HOLD = "holdApplicationUntilProxyStarts: true"
+TO_HOLD = "holdApplicationUntilProxyStarts: true"
 UNTOLD = StartPolicy()
 """`start-mode: auto`, while the capability is unknown."""
 
