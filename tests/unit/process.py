@@ -16,12 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, TypeVar
 
-from istio_aux import telemetry
 from istio_aux.kube.access import Access
 from istio_aux.kube.lease import Leadership
 from istio_aux.model.moment import Moment
 from istio_aux.settings import DEFAULTS
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import Telemetry, log_to
 from istio_aux.wiring import Wiring
 from msgspec import structs
 
@@ -132,7 +131,7 @@ def logging_to(stream: S) -> Iterator[S]:
     """All goes to ``stream``, which is closed afterwards, and then where it went before."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    telemetry.log_to(stream, "info")
+    log_to(stream, "info")
     try:
         with stream:
             yield stream

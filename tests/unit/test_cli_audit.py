@@ -27,15 +27,25 @@ from istio_aux.model.found import Found
 from istio_aux.model.resources import Requests
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, kubeconfig
-from unit.injecting import ENABLED, Cluster
+from unit.controllers import Cluster as Replacing
+from unit.istiod import Cluster
 from unit.process import until
-from unit.repairing import Cluster as Replacing
-from unit.rules.pods import RUNNING, State, agent, ambient, cni, document, exited, raw
+from unit.rules.pods import (
+    DATA,
+    ENABLED,
+    RUNNING,
+    State,
+    agent,
+    ambient,
+    cni,
+    document,
+    exited,
+    raw,
+)
 from unit.screens import Ask, Run, Shown, objects, put_pod
 
 # `istio-aux audit`: what it finds among pods.
 
-ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -268,7 +278,7 @@ def test_the_first_answer_in_the_readme_is_what_audit_prints() -> None:
     gpus = (4, 4, 4, 4, 4, 2, 2)
     found = [finding("stuck", since=since, requests={**size, "gpus": each}) for each in gpus]
     shown = output(Audit(found, 31), "table", holders=True).decode()
-    assert f"$ istio-aux audit --holders\n{shown}```" in (ROOT / "README.md").read_text()
+    assert f"$ istio-aux audit --holders\n{shown}```" in (DATA.parents[1] / "README.md").read_text()
 
 
 def test_of_many_holders_the_first_are_shown() -> None:
@@ -409,7 +419,6 @@ async def test_pods_outside_an_ambient_mesh_are_found_and_explained(
 
 POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
 NAMESPACES = "/api/v1/namespaces"
-CREATED = "2026-11-21T08:00:00Z"
 
 
 class Istio(Cluster):
@@ -425,7 +434,10 @@ class Istio(Cluster):
         self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any
     ) -> None:
         """A pod that is meant to go on, unless it says otherwise."""
-        about, containers = {"creationTimestamp": CREATED}, containers or {"main": RUNNING}
+        about, containers = (
+            {"creationTimestamp": "2026-11-21T08:00:00Z"},
+            containers or {"main": RUNNING},
+        )
         fields = {"restart": "Always", **fields}
         put_pod(self, name, containers, namespace=namespace, about=about, **fields)
 

@@ -23,7 +23,6 @@ from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError
 from istio_aux.model.policy import StartPolicy
 from istio_aux.model.text import quoted
-from istio_aux.settings import SettingsError
 from istio_aux.start import review
 from unit.apiserver import certificate
 from unit.rules.pods import DATA, RUNNING, document, exited
@@ -587,7 +586,7 @@ def said(read: Callable[[Path], object], file: Path) -> str:
     """What a reader says of a file that it refuses; empty if it understands it."""
     try:
         read(file)
-    except (AccessError, SettingsError) as error:
+    except (AccessError, settings.SettingsError) as error:
         return str(error)
     return ""
 
@@ -630,7 +629,6 @@ JOB = {
     "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "night", "namespace": "training"},
     "spec": {"template": {"spec": {"containers": [{"name": "main"}]}}},
 }  # fmt: skip
-SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}}
 SUBDOMAIN = "a DNS subdomain of at most 253 characters (RFC 1123)"
 LABEL = "a DNS label of at most 63 characters (RFC 1123)"
 
@@ -648,7 +646,8 @@ NO_NAMES = ("$(id)", "--all", "A b", "a\x1b[2J", "a\n", "a_b", "é" * 900)
          "letters, digits and '-'"),
         ("explain mutate", JOB, ("metadata", "name"), SUBDOMAIN),
         ("explain mutate", JOB, ("metadata", "namespace"), LABEL),
-        ("audit", SPACE, ("metadata", "name"), LABEL),
+        ("audit", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}},
+         ("metadata", "name"), LABEL),
     ],
     ids=lambda each: named(each) if isinstance(each, tuple) else None,
 )  # fmt: skip

@@ -359,8 +359,6 @@ ISTIO = {
 # `explain` and `mutate` of manifests of workloads, as people have them in files.
 
 
-NEW = document({"main": None}, phase=None)
-
 MANY = """\
 apiVersion: v1
 kind: Service
@@ -413,7 +411,9 @@ def test_mutate_prints_the_manifest_with_its_pods_as_they_would_be_created(run: 
 
 
 def test_mutate_shows_only_what_would_change(run: Run) -> None:
-    text = json.dumps({**NEW, "spec": {"restartPolicy": "Never", "containers": [{"name": "a"}]}})
+    new = document({"main": None}, phase=None)
+    new["spec"] = {"restartPolicy": "Never", "containers": [{"name": "a"}]}
+    text = json.dumps(new)
     shown = run("mutate", "-o", "diff", "-f", "-", "--start-mode", "native", stdin=text)
     changes = [line for line in shown.out.splitlines() if "\x1b[32m+ " in line]
     assert [change.split("+")[1].strip()[:-4] for change in changes] == [

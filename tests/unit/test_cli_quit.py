@@ -18,7 +18,7 @@ from istio_aux.cli import cluster
 from istio_aux.model.names import EVENT_CONTROLLER
 from istio_aux.model.sidecars import REMEDY
 from unit.apiserver import ApiServer, proxy_quits
-from unit.rules.pods import NEW, RUNNING, State, document, exited, while_held
+from unit.rules.pods import DATA, LATE, NEW, RUNNING, State, document, exited, while_held
 from unit.screens import Ask, Run, Shown, objects, put_pod
 
 # `istio-aux quit`: which pods it frees, which it leaves alone, and what it says of each.
@@ -408,13 +408,10 @@ def test_a_file_is_judged_as_of_its_newest_time(run: Run, other: str, code: str 
     assert objects(shown)[0].get("code") == code
 
 
-SIDECAR = {"name": "istio-proxy", "restartPolicy": "Always"}
-
-
 @pytest.mark.parametrize(
     ("fields", "start"),
     [
-        ({"initContainers": [SIDECAR]}, None),
+        ({"initContainers": [{"name": "istio-proxy", "restartPolicy": "Always"}]}, None),
         ({}, "native, as its annotation asks; where Istio makes it classic, hold"),
     ],
     ids=["it has one", "it asks for one"],
@@ -504,7 +501,6 @@ async def test_a_held_pod_that_is_deleted_does_not_need_its_proxy(api: ApiServer
     assert "would-free" in freed.out
 
 
-LATE: State = {"running": {"startedAt": "2026-11-21T08:16:30Z"}}
 HOOK = 'Exec lifecycle hook ([pilot-agent wait]) for Container "istio-proxy" failed'
 
 
@@ -523,7 +519,6 @@ async def test_of_a_hold_that_gave_up_the_reason_has_what_the_kubelet_says(
 # A pod that is Terminating for a week: what `audit` says of it.
 
 
-CASE = Path(__file__).parents[1] / "data/cases/09-terminating-for-a-week.yaml"
 REASON = (
     "the pod is being deleted since 2026-11-21 01:00Z; as the kubelet last said, every container"
     " has ended; the node does not finish"
@@ -534,7 +529,7 @@ async def test_a_pod_that_is_terminating_for_a_week_is_a_holder_like_any_other(
     api: ApiServer, ask: Ask
 ) -> None:
     """istio.io#16748."""
-    api.put("pods", yaml.safe_load(CASE.read_text()))
+    api.put("pods", yaml.safe_load((DATA / "cases/09-terminating-for-a-week.yaml").read_text()))
     table = await ask(api, "audit", columns=None)
     [found] = objects(await ask(api, "audit", "-o", "json"))
     holders = await ask(api, "audit", "--holders", columns=None)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_args
 import promql_parser
 import pytest
 import yaml
+from demo import report, scenes
 from istio_aux.cli.commands import main, parser
 from istio_aux.model import pod_settings
 from istio_aux.model.findings import GROUPS, Code, ignored, parse
@@ -27,6 +28,8 @@ from unit.process import metrics
 import status
 from docs import pages
 
+# The documents: nothing is missing or stale, commands are run; codes of findings, and queries.
+
 ROOT = pages.ROOT
 REFERENCE = pages.DOCS / "reference"
 # What the site shows, and what a reader meets before it.
@@ -35,8 +38,6 @@ DOCUMENTS = [
     *(ROOT / f"{folder}/README.md" for folder in ("bundle", "terraform", "examples", "workload")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")),
 ]
-TESTS = ROOT / "tests/README.md"
-HERE = "tests/unit/test_docs.py"
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 ACTIONS: dict[str, Any] = yaml.safe_load((ROOT / "actions.yaml").read_text())
 MAKEFILE, TOX = (ROOT / "Makefile").read_text(), (ROOT / "tox.ini").read_text()
@@ -75,7 +76,7 @@ def blocks(file: Path) -> Iterator[Block]:
 
 BLOCKS = [block for file in DOCUMENTS for block in blocks(file)]
 SHELL = [block for block in BLOCKS if block.language in {"sh", "console"}]
-RUN_HERE = [block for block in SHELL if block.mark == f"run by {HERE}"]
+RUN_HERE = [block for block in SHELL if block.mark == "run by tests/unit/test_docs.py"]
 INLINE = {
     (str(file.relative_to(ROOT)), command)
     for file in DOCUMENTS
@@ -203,7 +204,7 @@ NAMED = "benchmarks|bundle|docs|examples|lib|src|terraform|tests|workload"
 
 @pytest.mark.parametrize(
     "file",
-    [*DOCUMENTS, TESTS],
+    [*DOCUMENTS, ROOT / "tests/README.md"],
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_every_path_that_a_document_names_exists(file: Path) -> None:
@@ -508,3 +509,21 @@ def test_the_dashboard_shows_every_metric_of_ours(
     assert {
         name.removesuffix("_bucket").removesuffix("_total") for name in ours
     } - families == left_out
+
+
+# The demo: a story is told from objects, judged, and drawn.
+
+
+def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
+    """If it is not: `make picture`, as root."""
+    text = (ROOT / "docs/timeline.svg").read_text(encoding="utf-8")
+
+    drawn = report.drawn_from(text)
+
+    assert report.svg(drawn.jobs, drawn.title) == text
+    shown = [(job.kind, job.namespace, job.helped, job.native) for job in drawn.jobs]
+    assert shown == [
+        ("TFJob", scenes.WITHOUT.namespace, False, False),
+        ("TFJob", scenes.WITH.namespace, True, False),
+        ("TFJob", scenes.NATIVE.namespace, True, True),
+    ]

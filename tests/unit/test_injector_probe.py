@@ -1,11 +1,14 @@
-"""How an injector is asked by dry runs, and what bad answers, and none, mean."""
+"""How an injector is asked by dry runs, what answers mean; istiod's stand-in is as istiod is."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Callable
 from typing import Any
 
+import jsonpatch
 import pytest
 from aiohttp import web
 from istio_aux.injector import probe
@@ -16,14 +19,27 @@ from istio_aux.kube.errors import ApiError
 from istio_aux.model.answers import Liveness
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import parse_namespaces
+from lab.kubelet import pods
 from unit.apiserver import refusal
-from unit.injecting import ENABLED, ISTIOS, QUICK, Cluster, chain, dead, watching
-from unit.istio.sidecar import World
+from unit.istiod import (
+    ISTIOS,
+    QUICK,
+    TEMPLATE,
+    Cluster,
+    Natively,
+    admit,
+    chain,
+    dead,
+    watching,
+)
 from unit.process import until
+from unit.rules.pods import DATA, ENABLED
 from unit.test_injector_watcher import injector, told
 
+# How an injector is asked by dry runs, and what bad answers, and none, mean.
+
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
-ON_REQUEST: World = "on request"
+ON_REQUEST: Natively = "on request"
 OFTEN = Rhythm(live=0.05, other=0.05, read=0.05)
 Later = Callable[[dict[str, Any]], web.Response | None]
 
@@ -75,7 +91,7 @@ def asked_in(*namespaces: str) -> list[Question]:
     ],
 )
 async def test_the_whole_chain_of_webhooks_decides(
-    world: World, later: tuple[Later, ...], capability: Capability, why: str
+    world: Natively, later: tuple[Later, ...], capability: Capability, why: str
 ) -> None:
     """A classic sidecar is asked for only where one that Istio makes native is refused."""
     async with Cluster() as api, Client(api.access()) as client:
@@ -344,3 +360,59 @@ async def test_a_live_injector_stays_live_while_it_is_asked_in_further_namespace
 
         admits.clear()
         assert "exceeded quota" in (await told(watcher, Liveness.NOT_PROBED)).why
+
+
+# The stand-ins for istiod and its agent, compared with Istio 1.28.10 and 1.30.3.
+
+
+def recording(case: str) -> Any:
+    return json.loads((DATA / f"istio/inject-{case}.json").read_text())
+
+
+def patched(pod: dict[str, Any], response: dict[str, Any]) -> Any:
+    return jsonpatch.apply_patch(pod, json.loads(base64.b64decode(response["response"]["patch"])))
+
+
+@pytest.mark.parametrize("case", ["classic", "hold", "native"])
+def test_makes_the_same_pod_as_istiod(case: str) -> None:
+    record = recording(case)
+    # istiod compares with the pod as Go writes it, which is how the API server sends it.
+    pod = record["request"]["request"]["object"]
+    pod["spec"]["containers"][0]["resources"] = {}
+
+    answer, _ = admit(record["request"], TEMPLATE, native=False)
+
+    assert patched(pod, answer) == patched(pod, record["response"])
+    assert answer["response"].keys() == record["response"]["response"].keys()
+
+
+@pytest.mark.parametrize("case", ["annoff", "kube-system", "badcfg"])
+def test_leaves_alone_or_refuses_in_the_same_words_as_istiod(case: str) -> None:
+    record = recording(case)
+
+    answer, _ = admit(record["request"], TEMPLATE, native=False)
+
+    assert answer == record["response"]
+
+
+@pytest.mark.parametrize(
+    ("command", "port", "exit_code", "quits"),
+    [
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 15020, 0, True),
+        ("pilot-agent request POST quitquitquit", 15020, 0, True),
+        ("pilot-agent request --debug-port=15021 POST quitquitquit", 15020, 0, False),
+        ("pilot-agent request --debug-port=15020 GET quitquitquit", 15020, 255, False),
+        ("pilot-agent request --debug-port=15520 POST quitquitquit", 15020, 255, False),
+        ("pilot-agent request --debug-port=15020 GET stats", 15020, 0, False),
+        ("sh -c true", 15020, None, False),
+        # Without a status server, as observed with port 0: Envoy's admin ends the proxy.
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 0, 255, False),
+        ("pilot-agent request POST quitquitquit", 0, 0, True),
+    ],
+)
+def test_pilot_agent_answers_as_istios_does(
+    *, command: str, port: int, exit_code: int | None, quits: bool
+):
+    answer = pods.execute(command.split(), port)
+
+    assert (answer.exit_code, answer.quits) == (exit_code, quits)

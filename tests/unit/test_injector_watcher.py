@@ -21,13 +21,13 @@ from istio_aux.model.election import Since
 from istio_aux.model.pod import Metadata
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import NamespaceSelectors
-from istio_aux.model.webhooks import ControlPlane, Namespace
+from istio_aux.model.webhooks import Namespace
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import refusal
-from unit.injecting import ENABLED, Cluster, chain, watching
+from unit.istiod import Cluster, chain, watching
 from unit.process import until
+from unit.rules.pods import ENABLED, ORIGINAL, OURS
 
-NAME = "istio-sidecar-injector"
 N, C = Capability.NATIVE, Capability.CLASSIC
 
 
@@ -61,8 +61,10 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
     async with Cluster() as api:
         api.lead()
         async with watching(api) as watcher:
-            watcher.recall({NAME: Since(Liveness.LIVE, then)})
-            assert watcher.since == {NAME: Since(Liveness.LIVE, then)}, "it is left to the next one"
+            watcher.recall({ORIGINAL: Since(Liveness.LIVE, then)})
+            assert watcher.since == {ORIGINAL: Since(Liveness.LIVE, then)}, (
+                "it is left to the next one"
+            )
             await told(watcher, Liveness.LIVE)
             assert since(watcher) == then
             left = watcher.since
@@ -72,13 +74,13 @@ async def test_an_injector_is_live_since_any_process_saw_it_live() -> None:
             await told(watcher, Liveness.LIVE)
             assert since(watcher) > then, "what it sees itself counts"
             watcher.recall(
-                {NAME: Since(Liveness.REFUSED, then), "other": Since(Liveness.LIVE, then)}
+                {ORIGINAL: Since(Liveness.REFUSED, then), "other": Since(Liveness.LIVE, then)}
             )
             assert since(watcher) > then
             watcher.recall(left)
             assert since(watcher) == then, "all units say what the leader says"
         async with watching(api) as watcher:
-            watcher.recall({NAME: Since(Liveness.REFUSED, then)})
+            watcher.recall({ORIGINAL: Since(Liveness.REFUSED, then)})
             await told(watcher, Liveness.LIVE)
             assert since(watcher) > then
 
@@ -124,18 +126,15 @@ async def test_what_happens_is_logged_counted_and_shown_once(
     lines = [vars(each) for each in caplog.records if vars(each).get("event") == "injector"]
     assert [(line["levelname"], line["configuration"], line["state"]) for line in lines] == [
         ("INFO", "", "absent"),
-        ("INFO", NAME, "live"),
+        ("INFO", ORIGINAL, "live"),
     ]
     facts = {"revision": "default", "why": "it injects", "native": "classic"}
     assert facts.items() <= lines[1].items()
-    assert (first.configuration, first.state, first.revision) == (NAME, "live", "default")
+    assert (first.configuration, first.state, first.revision) == (ORIGINAL, "live", "default")
     assert 'istio_aux_injectors{state="absent"} 0.0' in telemetry.render().decode()
 
 
 # What it reads besides, and what it does when something goes wrong.
-
-
-OURS = ControlPlane("istio-system", "default")
 
 
 DISABLED = InjectionPolicy(policy="disabled")
@@ -148,7 +147,7 @@ async def test_the_injection_policy_is_read_again_and_again_also_when_it_is_gone
         await told(seen, Liveness.LIVE)
         api.put_policy("policy: disabled")
         await until(lambda: seen.control_planes.policies == {OURS: DISABLED}, "it is read")
-        api.remove("configmaps", "istio-system", NAME)
+        api.remove("configmaps", "istio-system", ORIGINAL)
         await until(lambda: not seen.control_planes.policies, "it is not known")
 
 
@@ -158,7 +157,7 @@ async def test_no_error_nor_bad_text_makes_an_injection_policy_unknown(
 ) -> None:
     async with Cluster() as api, Client(api.access()) as client:
         if isinstance(broken, int):
-            api.refuse("/configmaps/" + NAME, broken)
+            api.refuse("/configmaps/" + ORIGINAL, broken)
         else:
             api.put_policy(broken)
         assert await read_policy(client, OURS, DISABLED) == DISABLED
@@ -172,7 +171,7 @@ async def test_nothing_is_known_before_the_injection_policy_was_read() -> None:
     async with Cluster() as api:
         api.put_policy("policy: enabled")
         api.lead(ready=False)
-        api.before("/configmaps/" + NAME, read.wait)
+        api.before("/configmaps/" + ORIGINAL, read.wait)
         async with watching(api, changed=seen.append) as watcher:
             await told(watcher, Liveness.NO_ENDPOINT)
             read.set()
@@ -243,7 +242,7 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more() -> None:
         await told(watcher, Liveness.LIVE)
         await until(lambda: open_watches(api) == before + 1, "its endpoints are watched")
 
-        api.remove("mutatingwebhookconfigurations", "", NAME)
+        api.remove("mutatingwebhookconfigurations", "", ORIGINAL)
 
         await told(watcher, Liveness.ABSENT)
         await until(lambda: open_watches(api) == before, "the watch is over")

@@ -21,7 +21,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from istio_aux.injector import injection
-from istio_aux.injector.injection import hooks_of
 from istio_aux.kube.access import Access
 from istio_aux.model import kept
 from istio_aux.model import pod as pods
@@ -36,9 +35,18 @@ from istio_aux.settings import DEFAULTS
 from istio_aux.wiring import Wiring
 from lab.nightly import NIGHTLY
 from msgspec import inspect, structs
-from unit.injecting import ENABLED
-from unit.repairing import mesh
-from unit.rules.pods import JOB, RUNNING, decide_repair, document, exited, expected, raw, unmeshed
+from unit.controllers import mesh
+from unit.rules.pods import (
+    ENABLED,
+    JOB,
+    RUNNING,
+    decide_repair,
+    document,
+    exited,
+    expected,
+    raw,
+    unmeshed,
+)
 
 from benchmarks import pods as benchmark
 
@@ -421,7 +429,7 @@ def test_of_a_configuration_that_says_too_much_nothing_is_guessed() -> None:
     body = {"metadata": {"name": "large"}, "webhooks": [hook, hook]}
     large = kept.configuration(msgspec.convert(body, Configuration))
     assert kept.configuration(large) == large
-    found = expected(unmeshed(), ENABLED, hooks_of([large]), {})
+    found = expected(unmeshed(), ENABLED, injection.hooks_of([large]), {})
     assert found.expected is None
     assert found.reason.endswith("its configuration is too much to judge")
 

@@ -41,8 +41,8 @@ from unit.apiserver import (
     watching,
 )
 from unit.process import until
-from unit.rules.test_documents import TEXTS, VALUES
 from unit.screens import audited
+from unit.test_documents import TEXTS, VALUES
 
 STORED = "<" * 1_450_000
 """In a command, about the most that etcd stores. The API server writes six bytes for each."""

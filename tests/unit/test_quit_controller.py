@@ -21,8 +21,8 @@ from istio_aux.quit.recorder import RESOURCES
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import REMEMBERED, Slots
 from msgspec.structs import replace
+from unit.controllers import ENDED, FAST, JOB, QuitWorld, freeing, quitting
 from unit.process import VirtualLoop, until
-from unit.quitting import ENDED, FAST, JOB, World, cluster, freeing
 from unit.rules.pods import RUNNING, State, exited
 from unit.screens import audited
 
@@ -33,11 +33,11 @@ READ = "GET /api/v1/namespaces/training/pods/job"
 
 
 @pytest.fixture
-def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
-    return cluster(**options)
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[QuitWorld]:
+    return quitting(**options)
 
 
-async def settled(world: World, pods: int = 1) -> None:
+async def settled(world: QuitWorld, pods: int = 1) -> None:
     """Wait until a pod that came later than so many others is known."""
     await world.pod("marker", main=RUNNING)
     await until(lambda: len(world.controller.known) == pods + 1, "all pods are known")
@@ -50,7 +50,7 @@ def tasks() -> list[str]:
 
 
 @pytest.mark.options(limits=replace(FAST, confirm=20.0))
-async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded(world: World) -> None:
+async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded(world: QuitWorld) -> None:
     """The watch shows its exit.
 
     istio.io#5073, istio#11659, uds-core#972.
@@ -69,7 +69,7 @@ async def test_a_finished_pod_is_read_and_freed_once_and_that_is_recorded(world:
 
 @pytest.mark.options(leading=False)
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
-    world: World,
+    world: QuitWorld,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By the process that leads."""
@@ -99,7 +99,7 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
 
 @pytest.mark.options(mode=QuitMode.DRY_RUN)
 async def test_a_dry_run_tells_once_and_does_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: QuitWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
@@ -135,7 +135,7 @@ async def test_a_process_that_was_frozen_reads_the_clock_right_before_it_acts(wh
 
     lasts = False
     policy, limits = QuitPolicy(dead_proxy=DeadProxy.DELETE), replace(FAST, lost_after=0.1)
-    async with cluster(leads=leads, limits=limits, policy=policy) as world:
+    async with quitting(leads=leads, limits=limits, policy=policy) as world:
         torn = {"main": RUNNING, "proxy": ENDED, "owners": [JOB]}
         await world.pod("job", **(torn if what == "torn" else {}))
         await until(lambda: not (world.controller._scope.leading or tasks()), "it has asked")
@@ -154,14 +154,14 @@ async def test_a_process_that_was_frozen_reads_the_clock_right_before_it_acts(wh
 SOON = replace(FAST, blocked_after=0.2, lost_after=0.1)
 
 
-async def kept(world: World, name: str = "job") -> None:
+async def kept(world: QuitWorld, name: str = "job") -> None:
     """A pod whose database proxy nobody ends."""
     await world.pod(name, others={"cloud-sql-proxy": RUNNING})
 
 
 @pytest.mark.options(limits=SOON)
 async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_once(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """A pod that is blocked again, or seen again, gets no second Event.
 
@@ -189,7 +189,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
 
 @pytest.mark.options(limits=replace(SOON, unstarted_after=1, blocked_after=1))
 async def test_a_native_proxy_that_holds_its_pod_for_long_is_named_and_else_nothing_is_kept(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """A pod that is well costs neither memory nor a request; one that starts or ends, no task.
 
@@ -263,7 +263,7 @@ KEPT_BY_NODE = "IA0125: the pod is kept by node unknown: the pod is being delete
     ],
 )
 async def test_what_happens_to_a_pod_is_told_once_and_not_of_others(
-    world: World,
+    world: QuitWorld,
     *,
     told: dict[str, Any],
     quiet: list[dict[str, Any]],
@@ -288,7 +288,7 @@ async def test_what_happens_to_a_pod_is_told_once_and_not_of_others(
 
 
 async def test_a_native_proxy_that_had_too_little_time_is_told_and_no_other_pod_is_read(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """The watch shows no exit code of a pod that has ended, and most proxies have enough time."""
     short = {"terminationGracePeriodSeconds": 0}
@@ -319,7 +319,7 @@ def details(requests: dict[str, str]) -> dict[str, Any]:
 
 
 async def test_what_a_freed_pod_kept_is_counted_without_a_series_for_what_tenants_name(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """Its proxy exited one second after its payload."""
     before = world.telemetry.render().count(b"resource=")
@@ -339,7 +339,7 @@ async def test_a_process_that_led_when_it_told_the_proxy_and_leads_no_more_count
             world.controller.lead(False)
         return leads[0]
 
-    async with cluster(leads=still, limits=replace(FAST, confirm=20.0)) as world:
+    async with quitting(leads=still, limits=replace(FAST, confirm=20.0)) as world:
 
         async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
             leads[0] = False
@@ -352,7 +352,9 @@ async def test_a_process_that_led_when_it_told_the_proxy_and_leads_no_more_count
 
 
 @pytest.mark.options(mode=QuitMode.DRY_RUN, policy=QuitPolicy(grace=3600))
-async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what(world: World) -> None:
+async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what(
+    world: QuitWorld,
+) -> None:
     def kept(by: str) -> float:
         return world.count(f'istio_aux_kept_resources{{by="{by}",resource="gpu"}}')
 

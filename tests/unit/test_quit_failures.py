@@ -18,25 +18,24 @@ from istio_aux.kube.exec import Channels, execute
 from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
-from istio_aux.model.policy import DeadProxy, QuitPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.quit.attempt import PodState, Task
 from istio_aux.quit.controller import KUBELET_KNOWN
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, agent_quits, proxy_quits, sending
+from unit.controllers import ENDED, FAST, JOB, QuitWorld, freeing, nobody_listens, quitting
 from unit.process import Late, descriptors, until
-from unit.quitting import ENDED, FAST, JOB, World, cluster, freeing, nobody_listens
-from unit.rules.pods import NEW, RUNNING, exited, while_held
+from unit.rules.pods import DELETE, NEW, RUNNING, exited, while_held
 
 # The quit controller when things go wrong, when others are faster, and what it leaves behind.
 
 
 @pytest.fixture
-def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
-    return cluster(**options)
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[QuitWorld]:
+    return quitting(**options)
 
 
-async def test_a_success_that_the_status_does_not_show_is_none(world: World) -> None:
+async def test_a_success_that_the_status_does_not_show_is_none(world: QuitWorld) -> None:
     """A 404 counts as success for pilot-agent, and the proxy runs on."""
     world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
     await world.pod("job", details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}})
@@ -56,7 +55,7 @@ async def test_a_success_that_the_status_does_not_show_is_none(world: World) -> 
 NOT_FOUND = b'\x03{"status":"Failure","message":"container not found"}'
 
 
-async def test_a_failed_attempt_is_made_again_until_it_succeeds(world: World) -> None:
+async def test_a_failed_attempt_is_made_again_until_it_succeeds(world: QuitWorld) -> None:
     """The agent may not be up yet."""
 
     async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -74,7 +73,7 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds(world: World) ->
     assert world.reasons().count("ProxyQuitFailed") == 3
 
 
-async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason(world: World) -> None:
+async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason(world: QuitWorld) -> None:
     world.api.refuse("/pods/job", 429, "TooManyRequests", "no failure", times=4)
     world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
     await world.pod("job")
@@ -97,7 +96,7 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
             raise ZeroDivisionError("a bug")
         return system_clock()
 
-    async with cluster(clock=clock) as world:
+    async with quitting(clock=clock) as world:
         await world.pod("bad")
         await world.pod("good")
         await world.ended("exited", 2)
@@ -115,7 +114,7 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     ],
 )
 async def test_an_api_server_that_asks_for_patience_gets_it(
-    world: World, request_: str, requests: list[str]
+    world: QuitWorld, request_: str, requests: list[str]
 ) -> None:
     """The same request comes again, as nothing was sent and nothing has failed."""
     came = world.api.refuse(f"/pods/{request_}", 429, "TooManyRequests", times=1, after=1)
@@ -131,10 +130,8 @@ async def test_an_api_server_that_asks_for_patience_gets_it(
 
 # Restart policies of single containers, which kubelets up to 1.34 ignore (KEP-5307).
 
-NODE = "/api/v1/nodes/node-1"
 
-
-async def own_policy(world: World, name: str = "job", code: int = 1) -> None:
+async def own_policy(world: QuitWorld, name: str = "job", code: int = 1) -> None:
     """A pod whose kubelet starts ``main`` again, unless it obeys the policy of the container."""
     await world.pod(
         name, main=exited(code), restart="OnFailure", spec={"nodeName": "node-1"},
@@ -142,15 +139,15 @@ async def own_policy(world: World, name: str = "job", code: int = 1) -> None:
     )  # fmt: skip
 
 
-async def runs(world: World, version: str) -> None:
+async def runs(world: QuitWorld, version: str) -> None:
     """The node has a kubelet of this version."""
     status = {"nodeInfo": {"kubeletVersion": version}}
     world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
 
 
-async def test_a_container_that_its_kubelet_does_not_restart_is_finished(world: World) -> None:
+async def test_a_container_that_its_kubelet_does_not_restart_is_finished(world: QuitWorld) -> None:
     """The node is read for each attempt, and again if it could not be read."""
-    reads = world.api.refuse(NODE, 403, "Forbidden", "nodes: no access", times=1)
+    reads = world.api.refuse("/api/v1/nodes/node-1", 403, "Forbidden", "nodes: no access", times=1)
     await runs(world, "v1.35.0")
     await world.pod("plain", spec={"nodeName": "node-1"})
     await world.ended("exited")
@@ -167,7 +164,7 @@ async def test_a_container_that_its_kubelet_does_not_restart_is_finished(world: 
 async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgraded() -> None:
     """Nothing of the pod changes, so the next list has to show it."""
     clock = Late()
-    async with cluster(clock=clock) as world:
+    async with quitting(clock=clock) as world:
         await runs(world, "v1.33.0")
         await own_policy(world)
         await world.ended("superseded")
@@ -196,7 +193,7 @@ def objects() -> list[str]:
     return sorted(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds))
 
 
-async def nothing_left(world: World, before: int) -> None:
+async def nothing_left(world: QuitWorld, before: int) -> None:
     """Wait until all objects are gone, and all descriptors but those that were there before."""
     await until(lambda: len(world.controller.known) == 0, "all are forgotten")
     await until(lambda: objects() == [], "nothing of them is left")
@@ -204,7 +201,7 @@ async def nothing_left(world: World, before: int) -> None:
 
 
 @pytest.mark.usefixtures("only_new")
-async def test_quits_leave_neither_descriptors_nor_objects(world: World) -> None:
+async def test_quits_leave_neither_descriptors_nor_objects(world: QuitWorld) -> None:
     before = descriptors()
     for batch in range(5):
         names = [f"job-{batch}-{index}" for index in range(AT_ONCE)]
@@ -217,7 +214,7 @@ async def test_quits_leave_neither_descriptors_nor_objects(world: World) -> None
 
 @pytest.mark.usefixtures("only_new")
 @pytest.mark.options(limits=replace(FAST, deadline=0.2))
-async def test_attempts_that_hang_leave_neither_descriptors_nor_objects(world: World) -> None:
+async def test_attempts_that_hang_leave_neither_descriptors_nor_objects(world: QuitWorld) -> None:
     """kubernetes#103177, python#1132: a WebSocket that was given up is closed."""
 
     async def hang(socket: web.WebSocketResponse, *_: str) -> None:
@@ -238,7 +235,7 @@ async def test_attempts_that_hang_leave_neither_descriptors_nor_objects(world: W
 POD = "/api/v1/namespaces/training/pods/job"
 
 
-async def recreate(world: World) -> None:
+async def recreate(world: QuitWorld) -> None:
     """Make a pod of the same name, whose payload runs."""
     world.api.remove("pods", "training", "job")
     await world.pod("job", main=RUNNING)
@@ -246,7 +243,7 @@ async def recreate(world: World) -> None:
 
 async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> None:
     clock = Late()
-    async with cluster(clock=clock) as world:
+    async with quitting(clock=clock) as world:
         reads = 0
 
         async def slow(request: web.Request) -> web.StreamResponse | None:
@@ -264,7 +261,9 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
         assert world.troubled("stuck") == [], "it is the API server that is slow"
 
 
-async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected(world: World) -> None:
+async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected(
+    world: QuitWorld,
+) -> None:
     world.api.before(f"{POD}/portforward", partial(recreate, world))
     await world.pod("job", annotations={STATUS_PORT: "15520"})
     await until(lambda: world.told, "the port is forwarded")
@@ -299,7 +298,7 @@ async def test_of_many_that_wait_for_a_slot_none_is_read_once_it_is_not_due(end:
             await held.wait()
 
     limits = replace(FAST, at_once=1, retries_at_once=1, slot=30, deadline=30)
-    async with cluster(limits=limits) as world:
+    async with quitting(limits=limits) as world:
 
         def reads() -> int:
             return sum(r.startswith("GET") and "/pods/job-" in r for r in world.api.requests)
@@ -322,15 +321,14 @@ async def test_of_many_that_wait_for_a_slot_none_is_read_once_it_is_not_due(end:
 SLOW = replace(FAST, deadline=10.0)  # The proxy's answer may be late on a busy machine.
 SOON = replace(SLOW, held_after=0.2)
 ISTIOD = "no injector is live: istio-sidecar-injector: Service istio-system/istiod has no endpoint"
-LEFT = "the pod is being deleted, and its payload has never started"
 
 
-async def hold(world: World, **more: Any) -> None:
+async def hold(world: QuitWorld, **more: Any) -> None:
     """A pod whose hook waits, as far as its status shows."""
     await world.pod("job", NEW, NEW, **while_held(**more))
 
 
-def answering(world: World, status: str) -> None:
+def answering(world: QuitWorld, status: str) -> None:
     """Have the proxies of all pods answer this."""
     text = f"\x00HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"
     world.api.on_forward = sending(text.encode())
@@ -338,7 +336,7 @@ def answering(world: World, status: str) -> None:
 
 @pytest.mark.options(limits=SOON, istiod=ISTIOD)
 async def test_a_payload_whose_proxy_is_not_ready_for_long_is_told_with_what_istiod_does(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """Once, by an Event with the code; it counts apart from what other containers keep."""
     answering(world, "503 Service Unavailable")
@@ -359,7 +357,7 @@ async def test_a_payload_whose_proxy_is_not_ready_for_long_is_told_with_what_ist
 
 
 @pytest.mark.options(limits=SOON)
-async def test_a_proxy_whose_envoy_does_not_listen_yet_is_not_ready(world: World) -> None:
+async def test_a_proxy_whose_envoy_does_not_listen_yet_is_not_ready(world: QuitWorld) -> None:
     """A node says so with many words about its network first."""
     world.api.on_forward = sending(b"\x01" + b"x" * 400 + b": connection refused")
     await hold(world)
@@ -369,7 +367,7 @@ async def test_a_proxy_whose_envoy_does_not_listen_yet_is_not_ready(world: World
 @pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
 @pytest.mark.options(limits=SOON)
 async def test_a_payload_whose_image_is_pulled_for_long_is_no_finding(
-    world: World, status: str
+    world: QuitWorld, status: str
 ) -> None:
     """Its status is the same. What the proxy does not say is not told either."""
     answering(world, status)
@@ -382,7 +380,7 @@ async def test_a_payload_whose_image_is_pulled_for_long_is_no_finding(
 
 @pytest.mark.options(limits=SLOW)
 async def test_the_proxy_of_a_held_pod_that_is_deleted_is_told_to_exit_and_no_other(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """It counts for no time that a payload waited for."""
 
@@ -402,12 +400,14 @@ async def test_the_proxy_of_a_held_pod_that_is_deleted_is_told_to_exit_and_no_ot
     assert [pod for _, pod, *_ in world.api.execs] == ["job"]
     await until(lambda: "ProxyQuit" in world.reasons(), "the Event")
     [note] = [each["note"] for each in world.api.events if each["reason"] == "ProxyQuit"]
-    assert note.startswith(f"{LEFT}; ")
+    assert note.startswith("the pod is being deleted, and its payload has never started; ")
     assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 0
 
 
 @pytest.mark.options(limits=SLOW)
-async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun(world: World) -> None:
+async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun(
+    world: QuitWorld,
+) -> None:
     """The kubelet reports no container before it has pulled the image of the last one."""
     answering(world, "200 OK")
     await hold(world, deleting=True)
@@ -421,21 +421,20 @@ async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun(wo
 
 
 LOST_SOON = replace(FAST, lost_after=0.1)
-DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
 
 
-async def torn(world: World, **more: Any) -> None:
+async def torn(world: QuitWorld, **more: Any) -> None:
     """A pod whose proxy gave up waiting, so that its payload runs without a network."""
     await world.pod("job", main=RUNNING, proxy=ENDED, owners=[JOB], **more)
 
 
-def gone(world: World) -> bool:
+def gone(world: QuitWorld) -> bool:
     return world.api.get("pods", "training", "job") is None
 
 
 @pytest.mark.options(limits=LOST_SOON)
 async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     """istio#45627, scuttle#34."""
     await torn(world)
@@ -453,7 +452,7 @@ async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed(
 
 
 @pytest.mark.options(limits=LOST_SOON, policy=DELETE)
-async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen(world: World) -> None:
+async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen(world: QuitWorld) -> None:
     """istio#15873: UID and resourceVersion are preconditions."""
     await torn(world)
     meta = (world.api.get("pods", "training", "job") or {})["metadata"]
@@ -474,7 +473,7 @@ async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen(world: World) -
 )
 @pytest.mark.options(limits=LOST_SOON, policy=DELETE)
 async def test_a_deletion_that_failed_is_shown_and_tried_again(
-    world: World, code: int, reason: str, shown: str
+    world: QuitWorld, code: int, reason: str, shown: str
 ) -> None:
     """After a server error it may have happened."""
     world.api.refuse(f"DELETE {POD}", code, reason, "no")
@@ -490,7 +489,7 @@ async def test_a_deletion_that_failed_is_shown_and_tried_again(
 
 @pytest.mark.options(limits=LOST_SOON, policy=DELETE)
 async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says(
-    world: World,
+    world: QuitWorld,
 ) -> None:
     came = world.api.refuse(f"DELETE {POD}", 429, "TooManyRequests", times=1, after=1)
     await torn(world)

@@ -25,13 +25,14 @@ from istio_aux.repair.store import Captures, CniAgents
 from msgspec import structs
 from simulation.store import Path as Place
 from simulation.store import Stored
+from unit.controllers import LIMITS, SIDECAR, Cluster, RepairWorld, mesh, repair_at_work, repairing
 from unit.process import background, until
-from unit.repairing import LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.pods import (
     CNI_READY,
     DEFAULT,
     INJECT,
     JOB,
+    NAME,
     ORIGINAL,
     REPORT,
     STATEFUL,
@@ -44,12 +45,14 @@ from unit.rules.pods import (
 
 
 @pytest.fixture
-def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
-    return cluster(**options)
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[RepairWorld]:
+    return repairing(**options)
 
 
 @pytest.mark.options(policy=REPORT)
-async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none(world: World) -> None:
+async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none(
+    world: RepairWorld,
+) -> None:
     """istio#15873: Event, metric and status, which shows the oldest first."""
     await world.pod("web-a", created="2026-11-20T08:16:29Z")
     await world.pod("web-b", owner=None, created="2026-11-19T08:16:29Z")
@@ -76,7 +79,9 @@ async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none(worl
 
 
 @pytest.mark.options(policy=REPORT)
-async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more(world: World) -> None:
+async def test_a_pod_that_is_deleted_while_pods_are_listed_is_listed_no_more(
+    world: RepairWorld,
+) -> None:
     """Else it would be the oldest one: nothing is known of it."""
     await world.pod("web-a")
     await world.pod("web-b")
@@ -91,7 +96,9 @@ async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader
     """`istioctl install` moves the webhooks to a configuration of another name."""
     async with Cluster() as api:
         for marker in ("first-process", "second-process"):
-            async with at_work(api, policy=REPORT, known=mesh(Liveness.NO_ENDPOINT)) as world:
+            async with repair_at_work(
+                api, policy=REPORT, known=mesh(Liveness.NO_ENDPOINT)
+            ) as world:
                 await world.pod("web")
                 await until(lambda: "web" in world.unmeshed, "it is found")
                 for name in (DEFAULT, ORIGINAL, DEFAULT):
@@ -103,7 +110,7 @@ async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader
 
 @pytest.mark.options(known=mesh(Liveness.NO_ENDPOINT))
 async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away(
-    world: World,
+    world: RepairWorld,
 ) -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
     await world.pod("train", owner=JOB, restart="Never")
@@ -116,18 +123,20 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
     assert note.endswith("as `kubectl replace --force -f` does")
 
 
-async def rename(world: World, configuration: str) -> None:
+async def rename(world: RepairWorld, configuration: str) -> None:
     """Istio's webhooks are in a configuration of this name from now on."""
     world.repair.store.set_injectors(mesh(named=configuration))
     await until(lambda: f" of {configuration} " in world.unmeshed["web"], "that is seen")
 
 
-def has_been_told(world: World, pod: str) -> bool:
+def has_been_told(world: RepairWorld, pod: str) -> bool:
     return pod in [name for name, _ in world.events("NoSidecar")]
 
 
 @pytest.mark.options(known=mesh(Liveness.NO_ENDPOINT))
-async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other(world: World) -> None:
+async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other(
+    world: RepairWorld,
+) -> None:
     """Also after changes that do not matter for the decision. Before the injector is live there is
     none: Istio's webhooks refuse pods until then, so it would cost a pod (istio#43074).
     """
@@ -155,24 +164,23 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other(wor
 
 # Applications that ask for sidecars, and the file that names them.
 
-NAME = "app.kubernetes.io/name"
 WEB = {NAME: "web"}
 
 
-def said(world: World) -> ApplicationMesh:
+def said(world: RepairWorld) -> ApplicationMesh:
     """Of the only application that asks by name."""
     (found,) = world.repair.applications()
     return found
 
 
-def ask(world: World, text: str = "bank/web") -> None:
+def ask(world: RepairWorld, text: str = "bank/web") -> None:
     """In a namespace of which Istio injects only pods that ask for it."""
     world.namespaces.setdefault("bank", {})
     world.repair.store.set_applications(parse(text)[0])
 
 
 async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
-    world: World,
+    world: RepairWorld,
 ) -> None:
     """Our own admission is in force a moment later than this process leads."""
     ask(world)
@@ -192,7 +200,7 @@ async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar(
 
 
 @pytest.mark.options(policy=REPORT)
-async def test_an_application_is_meshed_when_each_of_its_pods_is(world: World) -> None:
+async def test_an_application_is_meshed_when_each_of_its_pods_is(world: RepairWorld) -> None:
     ask(world)
     await until(lambda: said(world).meshed_reason == "it has no pod that runs", "nothing")
     assert said(world).meshed is None
@@ -213,7 +221,7 @@ async def test_an_application_is_meshed_when_each_of_its_pods_is(world: World) -
 async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> None:
     """The API server would refuse the new one."""
     terminating = {"bank"}
-    async with cluster(terminating=terminating) as world:
+    async with repairing(terminating=terminating) as world:
         ask(world)
         await world.pod("web-0", namespace="bank", labels=WEB)
         await world.known(1)
@@ -227,7 +235,7 @@ async def test_no_pod_is_restarted_in_a_namespace_that_is_being_deleted() -> Non
 
 @pytest.mark.options(known=mesh(known=False))
 async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar(
-    world: World,
+    world: RepairWorld,
 ) -> None:
     ask(world)
     assert (said(world).live, said(world).revision) == (None, "")
@@ -298,14 +306,14 @@ class Mesh(Cluster):
 @asynccontextmanager
 async def ambient_mesh(
     *agents: str, config: dict[str, Any] | None = None, **options: Any
-) -> AsyncGenerator[tuple[World, Mesh]]:
+) -> AsyncGenerator[tuple[RepairWorld, Mesh]]:
     """A cluster whose namespace is in an ambient mesh, where pods settle at once."""
     limits = structs.replace(LIMITS, settled=0.05)
     options = {
         "options": PodOptions(namespaces=parse_namespaces(f"{DATAPLANE}=ambient")),
         **options,
     }
-    async with Mesh() as api, at_work(api, limits=limits, **options) as world:
+    async with Mesh() as api, repair_at_work(api, limits=limits, **options) as world:
         api.put("configmaps", config or cni())
         api.agents(*(agents or ("istio-cni", "ztunnel")))
         await world.relabel("istio-system", {})
@@ -314,7 +322,7 @@ async def ambient_mesh(
         yield world, api
 
 
-def put(world: World, name: str, redirection: str = "", **fields: Any) -> None:
+def put(world: RepairWorld, name: str, redirection: str = "", **fields: Any) -> None:
     world.api.put("pods", ambient(redirection, name=name, uid=f"old-{name}", **fields))
 
 

@@ -17,13 +17,12 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, LateError, UnreachableError
 from istio_aux.kube.events import Events
-from istio_aux.model import pod as pods
 from istio_aux.model.answers import Liveness
 from istio_aux.model.applications import PodOptions, parse
 from istio_aux.model.documents import run_now
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Pod, convert
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.model.selectors import NamespaceSelectors, Selector
 from istio_aux.model.selectors import parse as parse_selector
@@ -34,20 +33,29 @@ from istio_aux.repair.store import NotRestartedError
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, refusal
+from unit.controllers import (
+    BARE,
+    LIMITS,
+    SIDECAR,
+    Cluster,
+    RepairWorld,
+    mesh,
+    repair_at_work,
+    repairing,
+)
 from unit.process import Late, Led, until
-from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
 from unit.rules.pods import INJECT, JOB, REPLICAS, REPORT, RESTART, STATEFUL, raw
 
 # The repair controller as a follower, while it stops, and before all pods are listed.
 
 
 @pytest.fixture
-def world(options: dict[str, Any]) -> AbstractAsyncContextManager[World]:
-    return cluster(**options)
+def world(options: dict[str, Any]) -> AbstractAsyncContextManager[RepairWorld]:
+    return repairing(**options)
 
 
 @pytest.mark.options(leading=False)
-async def test_a_follower_knows_all_pods_and_evicts_none(world: World) -> None:
+async def test_a_follower_knows_all_pods_and_evicts_none(world: RepairWorld) -> None:
     await world.pod("web")
     await world.found("web")
     assert world.count("istio_aux_unmeshed_pods") == 0
@@ -62,7 +70,7 @@ async def test_a_follower_knows_all_pods_and_evicts_none(world: World) -> None:
 async def test_nothing_happens_before_all_pods_are_known() -> None:
     """A pod that is not listed yet would count as the replacement of another."""
     listed = asyncio.Event()
-    async with cluster(listed=listed) as world:
+    async with repairing(listed=listed) as world:
         world.repair.store.set_applications(parse("shop/web")[0])
         await world.pod("web", labels={"app.kubernetes.io/name": "web"})
         await world.found("web")
@@ -79,10 +87,10 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
 async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
     """It reads that in the Lease, also before it has listed the pods."""
     async with Cluster() as api:
-        async with at_work(api) as world:
+        async with repair_at_work(api) as world:
             await evict_without_replacement(world)
             left = world.repair.failed, world.repair.replaced
-        async with at_work(api, leading=False) as world:
+        async with repair_at_work(api, leading=False) as world:
             world.repair.recall(*left)
             world.repair.lead(True)
             await world.pod("marker", owner_uid="another")
@@ -90,7 +98,7 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
             assert "web-0" not in world.api.evictions
             left = world.repair.failed, world.repair.replaced
             assert left[1]["shop/owner-1"].pod == "web-1", "it is left to the one after, too"
-        async with at_work(api, leading=False) as world:
+        async with repair_at_work(api, leading=False) as world:
             world.repair.recall(*left)
             world.repair.lead(True)
             api.injects = False
@@ -98,7 +106,7 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
             await until(lambda: world.restarts("stopped") == 1, "it is no better")
             await until(lambda: not world.repair.replaced, "it is not under way any more")
             left = world.repair.failed, world.repair.replaced
-        async with at_work(api, leading=False) as world:
+        async with repair_at_work(api, leading=False) as world:
             world.repair.recall(*left)
             world.repair.lead(True)
             await until(lambda: "no sidecar" in world.unmeshed.get("web-1", ""), "it is known")
@@ -109,7 +117,7 @@ async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
 async def test_what_did_not_help_is_known_of_a_controller_whose_pods_all_went_and_came() -> None:
     """A watch that began again shows both before the new leader looks at the controller."""
     listed = asyncio.Event()
-    async with cluster(listed=listed) as world:
+    async with repairing(listed=listed) as world:
         world.repair.recall({"shop/owner-1": datetime.now(UTC)}, {})
         await world.pod("web")
         await world.known(1)
@@ -133,7 +141,7 @@ async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
         if len(seen) == 1:
             raise UnreachableError("no answer")
 
-    async with cluster(store=store) as world:
+    async with repairing(store=store) as world:
         await world.pod("web")
         await until(lambda: world.restarts("evicted") == 1, "it is evicted")
         assert seen == [(["shop/owner-1"], [])] * 2
@@ -149,7 +157,7 @@ async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> No
         return True
 
     away = True
-    async with cluster(leads=leads) as world:
+    async with repairing(leads=leads) as world:
         await world.pod("web")
         await until(lambda: "not live" in world.unmeshed.get("web", ""), "it is decided again")
         assert world.api.evictions == []
@@ -162,7 +170,7 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
     """Failures add up, what is replaced is a state, and an expired failure is dropped."""
     clock, now = Late(), datetime.now(UTC).replace(microsecond=0)
     one, two = Replaced("web-0", "u-1"), Replaced("web-1", "u-2")
-    async with cluster(leading=False, clock=clock) as world:
+    async with repairing(leading=False, clock=clock) as world:
         world.repair.recall({"shop/a": now}, {"shop/x": one})
         clock.seconds = 3600.0
         world.repair.recall({"shop/b": now, "shop/a": now - timedelta(hours=1)}, {"shop/y": two})
@@ -180,7 +188,7 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
 
 
-async def evict_without_replacement(world: World) -> None:
+async def evict_without_replacement(world: RepairWorld) -> None:
     """A StatefulSet of two pods is without the second one."""
     world.api.replaces = False
     for name in ("web-0", "web-1"):
@@ -205,7 +213,7 @@ BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
     ],
 )
 async def test_a_refused_eviction_is_shown_and_tried_again(
-    world: World, code: int, reason: str, message: str
+    world: RepairWorld, code: int, reason: str, message: str
 ) -> None:
     """A PodDisruptionBudget, several of them, a namespace that ends, a missing right."""
     world.api.answers = [ApiError(code, message, reason=reason) for _ in range(3)]
@@ -219,7 +227,7 @@ async def test_a_refused_eviction_is_shown_and_tried_again(
     assert told[0][1].endswith(f"; not restarted yet: {answer}: {message}")
 
 
-async def test_retry_after_is_honoured(world: World) -> None:
+async def test_retry_after_is_honoured(world: RepairWorld) -> None:
     world.api.refuse("/eviction", 429, "TooManyRequests", BUDGET, times=1, after=280)
     await world.pod("web")
     await until(lambda: world.restarts("refused") == 1, "it is refused")
@@ -232,7 +240,7 @@ async def test_retry_after_is_honoured(world: World) -> None:
     assert not world.repair.finished
 
 
-async def test_a_pod_that_changed_meanwhile_is_decided_on_again(world: World) -> None:
+async def test_a_pod_that_changed_meanwhile_is_decided_on_again(world: RepairWorld) -> None:
     """409: the watch brings the newer version."""
     world.api.answers = [
         ApiError(409, "Precondition failed: ResourceVersion", reason="Conflict"),
@@ -262,7 +270,7 @@ def cut(request: web.Request) -> web.Response:
 )
 @pytest.mark.options(limits=replace(LIMITS, unconfirmed=20))
 async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
-    world: World, code: int, reason: str, message: str
+    world: RepairWorld, code: int, reason: str, message: str
 ) -> None:
     """The next pod waits until the first one's replacement is Ready."""
 
@@ -285,7 +293,7 @@ async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
 
 
 @pytest.mark.options(limits=replace(LIMITS, patience=0.1, unconfirmed=0.05))
-async def test_a_controller_that_is_gone_is_forgotten(world: World) -> None:
+async def test_a_controller_that_is_gone_is_forgotten(world: RepairWorld) -> None:
     """A Deployment's new revision, for example: its old ReplicaSet has no pods any more."""
     world.api.replaces = False
     await world.pod("web")
@@ -296,7 +304,7 @@ async def test_a_controller_that_is_gone_is_forgotten(world: World) -> None:
 
 @pytest.mark.options(policy=RepairPolicy())
 async def test_an_unhandled_exception_stops_nothing(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RepairWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.pod("web")
     await world.found("web")
@@ -324,7 +332,7 @@ async def compared(**changes: dict[str, Any] | None) -> str:
             client, {}, Telemetry(), Events(client, "me"), policy=RESTART, leadership=Led()
         )
         for name, fields in stored.items():
-            repair.store.apply(pods.convert(raw(name=name.replace("_", "-"), **fields)))
+            repair.store.apply(convert(raw(name=name.replace("_", "-"), **fields)))
         for name, fields in (stored | changes).items():
             if fields is not None:
                 usual = stored.get(name, {**USUAL, "uid": name})
@@ -362,7 +370,7 @@ async def test_what_the_watch_has_not_shown_yet_holds_a_restart(
 
 
 async def test_a_deletion_that_the_watch_shows_during_the_last_list_holds_a_restart(
-    world: World,
+    world: RepairWorld,
 ) -> None:
     lists = "GET /api/v1/namespaces/shop/pods"
 
@@ -472,7 +480,7 @@ class Told:
         details = {name: value for name, value in known.items() if name != "owner"}
         owner, owner_uid = known["owner"]
         # A pod keeps its spec (k8s@1.36 validation.go ValidatePodUpdate).
-        return pods.convert(
+        return convert(
             raw(
                 SIDECAR if number % 3 == 0 else BARE, name=f"web-{number}", namespace=namespace,
                 uid=f"{namespace}-{number}", version=str(self.version),

@@ -229,10 +229,6 @@ def test_every_known_failure_of_others_has_a_test() -> None:
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
 
 
-def document(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
-
-
 def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for job in workflow["jobs"].values():
         yield from job.get("steps", [job])
@@ -241,7 +237,7 @@ def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_is_as_the_scorecard_wants_it(path: Path) -> None:
     """Its checks Pinned-Dependencies and Token-Permissions (scorecard, docs/checks.md)."""
-    workflow = document(path)
+    workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {}
     assert all("permissions" in job for job in workflow["jobs"].values())
     used = [step["uses"] for step in steps(workflow) if "uses" in step]
@@ -435,13 +431,11 @@ def test_the_checkout_is_as_charmhubs_reviewers_want_it() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-DEBS = [Path("libc6_2.36-9+deb12u14_amd64.deb"), Path("zlib1g_1%3a1.2.13.dfsg-1_amd64.deb")]
-
-
 @pytest.fixture(scope="module")
 def image() -> str:
     """The bill of an image."""
-    return sbom.of_image(DEBS)
+    debs = ("libc6_2.36-9+deb12u14_amd64.deb", "zlib1g_1%3a1.2.13.dfsg-1_amd64.deb")
+    return sbom.of_image(map(Path, debs))
 
 
 @pytest.fixture(scope="module")

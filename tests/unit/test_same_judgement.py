@@ -47,9 +47,8 @@ from lab.nightly import NIGHT, NIGHTLY
 from msgspec.structs import replace
 from oracle.pods import pod as oracles
 from unit.apiserver import Exec, agent_quits, proxy_quits
-from unit.injecting import ENABLED
 from unit.process import background, until
-from unit.rules.pods import INJECT, REPLICAS, RUNNING, STATEFUL, agent, cni, exited, moment
+from unit.rules.pods import ENABLED, INJECT, REPLICAS, RUNNING, STATEFUL, agent, cni, exited, moment
 from unit.screens import Ask, install, objects, put_pod
 from unit.test_cli_audit import Istio
 
@@ -243,8 +242,6 @@ OWNERS = (
     ("kubeflow.org/v2", "PyTorchJob"),
 )
 ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
-PLACES = ["shop", "kubeflow", "team"]
-NETWORK = "PodReadyToStartContainers"
 
 
 def generated(number: int) -> pods.Pod:
@@ -260,15 +257,17 @@ def generated(number: int) -> pods.Pod:
     mark = {random.choice(ANNOTATED): ""} if random.random() < 0.05 else {}
     captured = random.choice([{}, {REDIRECTION: "enabled"}, {REDIRECTION: "pending"}])
     status |= {"podIP": random.choice(["", "10.0.0.7"]), "startTime": "2026-11-21T08:16:26Z"}
-    network = f"2026-11-21T{random.choice([8, 9]):02}:16:30Z"
-    status["conditions"] += [{"type": NETWORK, "status": "True", "lastTransitionTime": network}]
+    network = {"type": "PodReadyToStartContainers", "status": "True"}
+    network["lastTransitionTime"] = f"2026-11-21T{random.choice([8, 9]):02}:16:30Z"
+    status["conditions"].append(network)
     name = random.choice(["web", "db", "istio-aux"])
     owners = [
         {"apiVersion": api, "kind": kind, "name": "web", "uid": f"{kind}-1", "controller": True}
         for api, kind in random.sample(OWNERS, random.choice([0, 1, 1, 1, 1, 2]))
     ]
     document["metadata"] = {
-        **metadata, "name": f"web-{number}", "namespace": random.choice(PLACES),
+        **metadata, "name": f"web-{number}",
+        "namespace": random.choice(["shop", "kubeflow", "team"]),
         "resourceVersion": "41", "creationTimestamp": "2026-11-21T08:16:26Z",
         "ownerReferences": owners, "annotations": {**injection, **mark, **captured},
         "labels": {

@@ -491,7 +491,7 @@ def test_no_page_misses_a_pod_that_stays(data: st.DataObject) -> None:
     assert len(found) == len({*found})
 
 
-PAGE = (Path(__file__).parents[2] / "docs/reference/ports-and-metrics.md").read_text()
+PAGE = (ROOT / "docs/reference/ports-and-metrics.md").read_text()
 
 
 def test_every_key_of_the_status_is_in_the_readme() -> None:

@@ -34,10 +34,10 @@ from istio_aux.watches import LEADING, Watches
 from istio_aux.wiring import Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer, Seen
-from unit.injecting import BUNDLE, ENABLED, Cluster, chain
+from unit.controllers import SIDECAR, mesh
+from unit.istiod import BUNDLE, Cluster, chain
 from unit.process import Late, background, steps, until
-from unit.repairing import SIDECAR, mesh
-from unit.rules.pods import HOOKS, RUNNING, document, exited, raw
+from unit.rules.pods import ENABLED, HOOKS, IN_AMBIENT, RUNNING, document, exited, raw
 
 
 async def test_an_exception_of_one_handler_stops_no_other(api: ApiServer, client: Client) -> None:
@@ -102,7 +102,6 @@ async def test_rights_are_known_to_be_missing_once_every_collection_is_answered(
 
 
 OURS = {"team": "a"}
-AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 
 
 @asynccontextmanager
@@ -178,7 +177,7 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
 ) -> None:
     """Its namespace's labels, which a review has not, come from the watch."""
     wired = Wiring(DEFAULTS, api.access())
-    found = {"both": AMBIENT | ENABLED, "alone": AMBIENT, "in": ENABLED}
+    found = {"both": IN_AMBIENT | ENABLED, "alone": IN_AMBIENT, "in": ENABLED}
     for name, given in found.items():
         wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
 
@@ -188,9 +187,9 @@ async def test_a_new_pod_is_left_to_an_ambient_mesh_where_istio_does_not_inject_
     assert left("alone") == "", "the injectors are not known yet"
     wired._injectors.control_planes = mesh()
     assert left("alone") == 'namespace label istio.io/dataplane-mode: "ambient"'
-    assert left("new", **AMBIENT) == 'label istio.io/dataplane-mode: "ambient"'
-    asking = {**AMBIENT, "sidecar.istio.io/inject": "true"}
-    assert [left("both"), left("in", **AMBIENT), left("alone", **asking)] == [""] * 3
+    assert left("new", **IN_AMBIENT) == 'label istio.io/dataplane-mode: "ambient"'
+    asking = {**IN_AMBIENT, "sidecar.istio.io/inject": "true"}
+    assert [left("both"), left("in", **IN_AMBIENT), left("alone", **asking)] == [""] * 3
 
     class Unread(tuple[Hook, ...]):
         """Webhooks, of which a cluster may have many: no other pod's review looks at them."""
@@ -257,7 +256,12 @@ async def test_the_pods_that_have_a_sidecar_are_counted_by_namespace() -> None:
 async def test_the_namespaces_that_an_ambient_mesh_has_alone_are_counted(api: ApiServer) -> None:
     """Where Istio injects, injection wins; while that is not known, it may."""
     wired = Wiring(replace(DEFAULTS, namespace_selectors=parse_namespaces("")), api.access())
-    for name, given in {"a": AMBIENT, "b": AMBIENT, "c": AMBIENT | ENABLED, "d": {}}.items():
+    for name, given in {
+        "a": IN_AMBIENT,
+        "b": IN_AMBIENT,
+        "c": IN_AMBIENT | ENABLED,
+        "d": {},
+    }.items():
         wired._mesh_watch.namespaces.apply(Namespace(metadata=Metadata(name=name, labels=given)))
     assert run_now(wired.status()).ambient_total == 0
     wired._injectors.control_planes = replace(mesh(), injectors=())

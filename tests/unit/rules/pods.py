@@ -25,7 +25,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, convert
 from istio_aux.model.pod import decode as decode_pod
 from istio_aux.model.pod_settings import InjectionRequest
-from istio_aux.model.policy import QuitPolicy, RacePolicy, RepairPolicy, StartPolicy
+from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy, StartPolicy
 from istio_aux.model.resources import Requests
 from istio_aux.model.webhooks import ClientConfig, Configuration, ControlPlane
 from istio_aux.quit import rules
@@ -57,7 +57,10 @@ State = dict[str, Any] | None
 """A container's state as JSON; None leaves its status out."""
 
 RUNNING: State = {"running": {"startedAt": "2026-11-21T08:16:26Z"}}
+LATE: State = {"running": {"startedAt": "2026-11-21T08:16:30Z"}}
 MISSING: State = None
+NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
+"""Fields of a pod with a native proxy that runs."""
 EMPTY: State = {}
 
 
@@ -201,6 +204,7 @@ def listed(pod: Pod, judgement: Judgement, now: datetime) -> Any:
 # Decision tables: rows with an English name, and what they are about.
 
 POLICY = QuitPolicy()
+DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
 Kind = TypeVar("Kind", bound=rules.Decision)
 
 
@@ -444,6 +448,8 @@ TRUE = {INJECT: "true"}
 FALSE = {INJECT: "false"}
 ENABLED = {"istio-injection": "enabled"}
 """Labels of a namespace."""
+IN_AMBIENT = {"istio.io/dataplane-mode": "ambient"}
+NAME = "app.kubernetes.io/name"
 
 Edit = Callable[[dict[str, Any]], None]
 

@@ -27,13 +27,12 @@ from istio_aux.injector.probe_rules import (
     questions,
 )
 from istio_aux.injector.rules import ControlPlanes, Facts, Injector, NativeCheck, Probe, evaluate
-from istio_aux.model import pod as pods
 from istio_aux.model.annotations import DATAPLANE
 from istio_aux.model.answers import Liveness
 from istio_aux.model.applications import Applications, PodOptions
 from istio_aux.model.findings import Code
 from istio_aux.model.names import IGNORED
-from istio_aux.model.pod import Pod
+from istio_aux.model.pod import Pod, convert
 from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import Capability, RepairPolicy, StartPolicy
 from istio_aux.model.selectors import parse, parse_namespaces
@@ -68,8 +67,10 @@ from unit.rules.pods import (
     FALSE,
     GONE,
     HOOKS,
+    IN_AMBIENT,
     INJECT,
     JOB,
+    NAME,
     NO,
     NONE,
     ORIGINAL,
@@ -114,7 +115,6 @@ from unit.rules.pods import (
 
 REV = "istio.io/rev"
 INJECTION = "istio-injection"
-IN_AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 OTHER_TAG = {REV: "other"}
 
 
@@ -879,7 +879,7 @@ def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
     found, hooks = asked(target(recorded(whom)), namespaces), hooks_of(ALL)
 
     policies = {hook.control_plane: InjectionPolicy(policy="disabled") for hook in hooks}
-    pod = pods.convert(json.loads(found.body(native=True)))
+    pod = convert(json.loads(found.body(native=True)))
     verdict = expected(pod, namespaces[found.namespace], hooks, policies)
     assert (verdict.expected, verdict.configuration) == (True, whom)
 
@@ -1005,7 +1005,6 @@ def test_an_answer_that_is_no_pod_shows_no_sidecar(body: bytes) -> None:
 
 # What is done about a pod without a sidecar: the decision table, in English.
 
-NAME = "app.kubernetes.io/name"
 INJECTED = {"sidecar.istio.io/status": "{}"}
 LONG = {f"a{number}": "" for number in range(1_001)}
 JOB_KINDS = [
@@ -1136,7 +1135,7 @@ def test_what_a_pod_could_say_of_itself_does_not_show_that_it_is_in_its_mesh(
 def test_what_istio_has_injected_is_believed(file: Path) -> None:
     found = json.loads(file.read_text())
     found["status"] = {"phase": "Running"}
-    assert decide_repair(pods.convert(found)) == Skip(reason="the pod has a container istio-proxy")
+    assert decide_repair(convert(found)) == Skip(reason="the pod has a container istio-proxy")
 
 
 @table(
@@ -1270,7 +1269,7 @@ def test_a_pod_that_istios_cni_did_not_capture_is_outside_the_mesh(
     found: dict[str, Any], facts: dict[str, Any], kind: type[RepairAction], because: str
 ) -> None:
     """istio#61182, istio#55968. Unknown is not outside, and "pending" is no network at all."""
-    decision = decide_repair(pods.convert(found), RESTART, AMBIENT, **{"settled": True, **facts})
+    decision = decide_repair(convert(found), RESTART, AMBIENT, **{"settled": True, **facts})
     assert type(decision) is kind, decision
     assert because in decision.reason
 
@@ -1295,7 +1294,7 @@ def test_istios_cni_captures_what_has_the_label_and_gets_no_sidecar(
 ) -> None:
     """istio cni/pkg/util/enablement_selector.go Matches; only pods that are looked after count."""
     options = PodOptions(namespaces=parse_namespaces("selected!=no"), pods=parse("chosen!=no"))
-    pod = Candidate.of(pods.convert(raw(labels=labels)))
+    pod = Candidate.of(convert(raw(labels=labels)))
     terminating = {"shop"} if "going" in namespace else ()
     _, found = as_admitted(
         pod, namespace, options, Applications(), lambda _injection: istio, terminating=terminating

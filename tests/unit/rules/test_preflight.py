@@ -46,6 +46,7 @@ from unit.rules.pods import (
     DEFAULT,
     ENABLED,
     HOOKS,
+    IN_AMBIENT,
     NO,
     POLICIES,
     RUNNING,
@@ -60,7 +61,6 @@ from unit.rules.pods import (
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("ValidatingAdmissionPolicy",)
 ISTIO = {DEFAULT: recorded(DEFAULT)}
-AMBIENT = {"istio.io/dataplane-mode": "ambient"}
 OURS = "istio-aux-kubeflow.istio-aux"
 
 
@@ -248,7 +248,7 @@ def test_selected_namespaces_are_injected(
 
 def test_an_ambient_namespace_is_noted_unless_it_is_injected() -> None:
     """Its namespace has `istio.io/rev`."""
-    selected = {"both": ENABLED | AMBIENT, "alone": AMBIENT}
+    selected = {"both": ENABLED | IN_AMBIENT, "alone": IN_AMBIENT}
     _, noted = preflight.namespaces("a=b", selected, mesh(Liveness.LIVE))
     assert coded([noted]) == ["note IA0315"]
     assert noted.what.startswith("labelled for an ambient mesh: ")
@@ -441,7 +441,7 @@ def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_ju
 def test_a_long_way_is_shown_from_its_beginning() -> None:
     many = {f"team-{number:03}": ENABLED for number in range(120)}
     survey = Survey(
-        To.AMBIENT, mesh(Liveness.LIVE), many | {"both": {**AMBIENT, **ENABLED}}, Limits()
+        To.AMBIENT, mesh(Liveness.LIVE), many | {"both": {**IN_AMBIENT, **ENABLED}}, Limits()
     )
     proxy = job({"main": RUNNING, "istio-proxy": RUNNING})
     for name in many:

@@ -9,8 +9,6 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from istio_aux.model import pod as pods
-from istio_aux.model import sidecars
 from istio_aux.model.annotations import QUIT, QUIT_AFTER, SIDECARS
 from istio_aux.model.kubelet import (
     OBEYS,
@@ -21,9 +19,9 @@ from istio_aux.model.kubelet import (
     should_restart,
 )
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Key, Pod
+from istio_aux.model.pod import Key, Pod, convert
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
-from istio_aux.model.sidecars import AttemptResult
+from istio_aux.model.sidecars import AttemptResult, parse
 from istio_aux.quit.attempt import (
     Action,
     End,
@@ -45,7 +43,9 @@ from unit.rules.pods import (
     ENDED,
     INIT,
     JOB,
+    LATE,
     MISSING,
+    NATIVE,
     NEW,
     RUNNING,
     SET_UP,
@@ -78,9 +78,8 @@ RESTARTING = [{"type": "AllContainersRestarting", "status": "True"}]
 DIND: dict[str, State] = {"main": exited(0), "dind": RUNNING}
 FAILED: dict[str, State] = {"main": exited(1), "dind": RUNNING}
 IGNORING: dict[str, Any] = {"annotations": {SIDECARS: "dind=ignore"}}
-NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 VAULT: dict[str, State] = {"main": exited(0), "vault-agent": RUNNING}
-RULES = QuitPolicy(sidecars=sidecars.parse("vault-agent=quit,my-proxy=9000/stop"))
+RULES = QuitPolicy(sidecars=parse("vault-agent=quit,my-proxy=9000/stop"))
 
 
 def case(sentence: str, containers: dict[str, State], *by: str, **fields: Any) -> Row:
@@ -140,7 +139,7 @@ def test_quit(row: Row) -> None:
     Row("a payload that runs", pair(RUNNING), "main (running)"),
     Row(
         "no status of the pod whatever",
-        pods.convert({**document(BOTH), "status": None}),
+        convert({**document(BOTH), "status": None}),
         "main (no status yet)",
     ),
     Row(
@@ -329,7 +328,7 @@ def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
     uds-core#972, pipeline#4731.
     """
     events = (DATA / "demo/watch-classic-job.jsonstream").read_text().splitlines()
-    decisions = [type(decide(pods.convert(json.loads(event)["object"]))) for event in events]
+    decisions = [type(decide(convert(json.loads(event)["object"]))) for event in events]
     assert [action for action, _ in groupby(decisions)] == [
         Wait,
         Quit,
@@ -504,7 +503,7 @@ def pod(
     body = document({"istio-proxy": proxy, "main": main}, **more)
     about = {"resourceVersion": str(version or ""), "creationTimestamp": created or None}
     body["metadata"] |= about | {"labels": {}}
-    return pods.convert(body)
+    return convert(body)
 
 
 class Story:
@@ -783,7 +782,7 @@ def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> Non
     assert story.looked(seen, gone=seen is None) == End()
 
 
-BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
+BLOCKED = convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
 
 
 def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
@@ -907,9 +906,6 @@ def test_the_proxy_of_any_other_deleted_pod_is_left_alone(pod: Pod, reason: str)
     assert reason in decided(Ignore, pod).reason
 
 
-LATE: State = {"running": {"startedAt": "2026-11-21T08:16:30Z"}}
-
-
 @pytest.mark.parametrize(
     ("main", "restarts", "says"),
     [
@@ -928,6 +924,6 @@ def test_a_payload_that_was_started_after_its_proxy_had_ended_never_had_a_networ
     body = document({"istio-proxy": exited(0), "main": main}, owner=JOB, restart="OnFailure")
     body["status"]["containerStatuses"][1]["restartCount"] = restarts
 
-    decision = decided(Report, pods.convert(body), QuitPolicy(dead_proxy=policy))
+    decision = decided(Report, convert(body), QuitPolicy(dead_proxy=policy))
     assert (NEVER_MET in decision.reason) is says
     assert decision.delete is (policy is DeadProxy.DELETE)

@@ -6,21 +6,19 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from istio_aux.cli import report
 from istio_aux.model import ending, kept, resources
-from istio_aux.model import pod as pods
 from istio_aux.model.annotations import NOT_NATIVE, PROXY_CONFIG, QUIT_AFTER
 from istio_aux.model.answers import group
 from istio_aux.model.documents import run_now
 from istio_aux.model.found import Found
 from istio_aux.model.limits import MOST, Limit, LimitRange, Limits, ResourceQuota
-from istio_aux.model.pod import Key, Pod
-from istio_aux.model.policy import Capability, DeadProxy, QuitPolicy, StartPolicy
+from istio_aux.model.pod import Key, Pod, convert
+from istio_aux.model.policy import Capability, StartPolicy
 from istio_aux.model.resources import Requests, quantity, requests
 from istio_aux.quit.pairs import KATIB_FIX
 from istio_aux.quit.rules import (
@@ -33,10 +31,13 @@ from istio_aux.quit.rules import (
     lasting_reason,
 )
 from unit.rules.pods import (
+    DATA,
+    DELETE,
     EMPTY,
     ENDED,
     JOB,
     MISSING,
+    NATIVE,
     NEW,
     RUNNING,
     SET_UP,
@@ -62,7 +63,6 @@ from unit.rules.pods import (
 
 # Pods that a container keeps although another is finished say by whom, trials of Katib, too.
 
-NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
 OVERDUE = datetime(2026, 11, 21, 8, 17, tzinfo=UTC)  # Of the grace period of 30 s.
 CRASHES, PULLS = waiting("CrashLoopBackOff"), waiting("ImagePullBackOff")
 EARLY = "fetch runs before istio-proxy: `istio-aux.io/start: native` has the proxy start first"
@@ -269,7 +269,6 @@ def test_no_other_pod_is_taken_for_that(pod: Pod, why: str) -> None:
 
 # Pods whose proxy is gone before their payload: reported, and deleted only where that helps.
 
-DELETE = QuitPolicy(dead_proxy=DeadProxy.DELETE)
 EXITED, OOM = exited(0), exited(137, "OOMKilled")
 
 
@@ -373,7 +372,7 @@ def test_the_one_owner_that_controls_the_pod_counts() -> None:
     [ours], other = body["metadata"]["ownerReferences"], {"apiVersion": "v1", "kind": "ConfigMap"}
     for owners, deleted in (([other, ours], True), ([ours, other], True), ([ours, ours], False)):
         body["metadata"]["ownerReferences"] = owners
-        assert decided(Report, pods.convert(body), DELETE).delete is deleted
+        assert decided(Report, convert(body), DELETE).delete is deleted
 
 
 @pytest.mark.parametrize("obeyed", [True, None, False])
@@ -502,7 +501,7 @@ def deleted(
         states, sidecars=sidecars, deleting=True, spec=spec, details={"main": GPUS}, **fields
     )
     body["metadata"]["finalizers"] = finalizers
-    return pods.convert(body)
+    return convert(body)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +577,6 @@ def test_hostile_times_and_names_cost_a_sentence_alone(grace: int, at: str) -> N
 
 # What pods hold by their requests, as the scheduler counts, and who holds pods.
 
-COUNTED = Path(__file__).parents[2] / "data" / "requests" / "pods.jsonl"
 GPU = "nvidia.com/gpu"
 
 
@@ -588,7 +586,7 @@ def requested(main: dict[str, object]) -> Requests | None:
     return requests(job({"main": exited(0), "istio-proxy": RUNNING}, details=details))
 
 
-@pytest.mark.parametrize("line", COUNTED.read_text().splitlines())
+@pytest.mark.parametrize("line", (DATA / "requests/pods.jsonl").read_text().splitlines())
 def test_requests_are_what_the_scheduler_counts(line: str) -> None:
     """Sixty pods, with what `resource.PodRequests` of Kubernetes said of each."""
     pod = json.loads(line)

@@ -42,7 +42,7 @@ from istio_aux.start.plan import Plan, after_injection, before_injection, effect
 from istio_aux.start.review import Outcome
 from lab import start_cases
 from lab.start_cases import BRIEF, BY_HAND, CASES, HOLDING, TEXTS, Case, outcome
-from unit.istio import decision, sidecar
+from unit.istiod import Template, admit
 from unit.process import steps
 from unit.rules.pods import (
     DATA,
@@ -313,8 +313,7 @@ def test_once_is_enough_also_when_istio_was_called_in_between(
     once = patched(found, how)
     request = {"request": {"uid": "1", "namespace": "training", "object": once}}
     native = native or how.capability is Capability.UNASKED
-    template = sidecar.Template("istio-system", "proxyv2")
-    answer, _ = decision.answer(request, template, native=native)
+    answer, _ = admit(request, Template("istio-system", "proxyv2"), native=native)
     if "patch" not in answer["response"]:
         return
     between = jsonpatch.apply_patch(once, json.loads(base64.b64decode(answer["response"]["patch"])))
@@ -556,7 +555,7 @@ def test_a_review_that_is_nested_deeply_is_allowed_with_a_warning_and_not_read_a
 
 # How hold gets into the user's own text, and how that text survives.
 
-GOLDEN = Path(__file__).parents[2] / "data" / "hold"
+GOLDEN = DATA / "hold"
 MEANING = json.loads((GOLDEN / "meaning.json").read_text())
 
 KEYS = st.one_of(
