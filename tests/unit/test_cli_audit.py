@@ -26,12 +26,12 @@ from istio_aux.model.findings import Code
 from istio_aux.model.found import Found
 from istio_aux.model.resources import Requests
 from msgspec.structs import replace
+from sizes import ROOT
 from unit.apiserver import ApiServer, kubeconfig
 from unit.controllers import Cluster as Replacing
 from unit.istiod import Cluster
 from unit.process import until
 from unit.rules.pods import (
-    DATA,
     ENABLED,
     RUNNING,
     State,
@@ -278,7 +278,7 @@ def test_the_first_answer_in_the_readme_is_what_audit_prints() -> None:
     gpus = (4, 4, 4, 4, 4, 2, 2)
     found = [finding("stuck", since=since, requests={**size, "gpus": each}) for each in gpus]
     shown = output(Audit(found, 31), "table", holders=True).decode()
-    assert f"$ istio-aux audit --holders\n{shown}```" in (DATA.parents[1] / "README.md").read_text()
+    assert f"$ istio-aux audit --holders\n{shown}```" in (ROOT / "README.md").read_text()
 
 
 def test_of_many_holders_the_first_are_shown() -> None:

@@ -17,6 +17,7 @@ from aiohttp import web
 from istio_aux.cli import cluster
 from istio_aux.model.names import EVENT_CONTROLLER
 from istio_aux.model.sidecars import REMEDY
+from sizes import ROOT
 from unit.apiserver import ApiServer, proxy_quits
 from unit.rules.pods import DATA, LATE, NEW, RUNNING, State, document, exited, while_held
 from unit.screens import Ask, Run, Shown, objects, put_pod
@@ -24,8 +25,6 @@ from unit.screens import Ask, Run, Shown, objects, put_pod
 # `istio-aux quit`: which pods it frees, which it leaves alone, and what it says of each.
 
 DONE = exited(0)
-PAGE = Path(__file__).parents[2] / "docs/how-to/free-my-job.md"
-NONE: Mapping[str, State] = {}
 TWO = {"nvidia.com/gpu": "2"}
 LATER = "2026-11-21T08:16:30Z"
 
@@ -44,13 +43,13 @@ class Cluster(ApiServer):
 
     def pod(
         self, name: str, main: State = DONE, namespace: str = "training", *, job: str = "",
-        others: Mapping[str, State] = NONE, requests: Mapping[str, str] = TWO, **more: Any,
+        others: Mapping[str, State] | None = None, requests: Mapping[str, str] = TWO, **more: Any,
     ) -> None:  # fmt: skip
         """Create a pod; ``job`` is the name of its TFJob."""
         owner = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": job, "uid": "j"}
         put_pod(
-            self, name, {"main": main, **others, "istio-proxy": RUNNING}, namespace=namespace,
-            details={"main": {"resources": {"requests": requests}}},
+            self, name, {"main": main, **(others or {}), "istio-proxy": RUNNING},
+            namespace=namespace, details={"main": {"resources": {"requests": requests}}},
             about={"ownerReferences": [{**owner, "controller": True}] if job else []}, **more,
         )  # fmt: skip
 
@@ -107,7 +106,7 @@ async def test_a_pod_that_is_deleted_once_its_proxy_has_exited_is_waited_for(
 async def test_free_my_job_shows_what_it_prints(freed: Cluster) -> None:
     """Word by word: change both together. Without --yes nothing changes."""
     console = re.compile(r"^\$ istio-aux quit (.*)\n((?:(?!\$ |```).*\n)+)", re.MULTILINE)
-    shown = console.findall(PAGE.read_text())
+    shown = console.findall((ROOT / "docs/how-to/free-my-job.md").read_text())
     assert len(shown) == 2
     large = {"nvidia.com/gpu": "8", "cpu": "16", "memory": "64Gi"}
     for number, end in enumerate(("07:06:19", "07:06:30")):

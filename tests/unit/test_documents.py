@@ -783,11 +783,11 @@ def as_file(folder: Path, pod: dict[str, Any]) -> list[str]:
 
 STEP = {"step": "train"}
 NO = {INJECT: "false"}
-STEPS = PodOptions(namespaces=parse_namespaces("team"), inject=parse("step"))
 
 
 async def test_inject_selector_counts_where_the_namespace_or_the_application_is_selected() -> None:
-    async with repairing(policy=REPORT, options=STEPS) as world:
+    chosen = PodOptions(namespaces=parse_namespaces("team"), inject=parse("step"))
+    async with repairing(policy=REPORT, options=chosen) as world:
         await world.pod("step", labels=STEP, annotations=NO)
         await world.pod("says-nothing")
         await world.known(2)

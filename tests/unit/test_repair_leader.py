@@ -401,10 +401,8 @@ async def test_no_restart_rests_on_an_answer_that_came_late(
 # The repair controller's knowledge depends on the present state alone, not on its history.
 
 SPACES = ("shop", "bank")
-INJECTS = "istio-injection=enabled"
 INJECTIONS = ({}, {"istio-injection": "enabled"}, {"istio-injection": "disabled"})
 MESHES = (mesh(), mesh(Liveness.REFUSED), mesh(known=False))
-FILES = ("", "bank/web", "bank/*\nshop/db")
 CLIENT = Client(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
 
 
@@ -414,7 +412,8 @@ class Told:
     def __init__(self, random: Random) -> None:
         self.random, self.version = random, 0
         self.policy = random.choice([REPORT, RESTART, RESTART])
-        web, injected = parse_selector("app.kubernetes.io/name=web"), parse_selector(INJECTS)
+        web = parse_selector("app.kubernetes.io/name=web")
+        injected = parse_selector("istio-injection=enabled")
         self.options = PodOptions(
             namespaces=NamespaceSelectors(random.choice([(Selector(),), (injected, web)])),
             pods=random.choice([Selector(), web]),
@@ -446,7 +445,7 @@ class Told:
                 self.namespaces[namespace] = dict(choose(INJECTIONS))
                 self.repair.store.invalidate(namespace)
             case 2:
-                self.file = choose(FILES)
+                self.file = choose(["", "bank/web", "bank/*\nshop/db"])
                 self.repair.store.set_applications(parse(self.file)[0])
             case 3 if self.pods:
                 pod = self.pods.pop(choose(sorted(self.pods)))

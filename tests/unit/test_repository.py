@@ -226,15 +226,15 @@ def test_every_known_failure_of_others_has_a_test() -> None:
 
 # What happens on a forge: workflows, and the logs of a Juju that is gone by then.
 
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
-
 
 def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for job in workflow["jobs"].values():
         yield from job.get("steps", [job])
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/workflows").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_a_workflow_is_as_the_scorecard_wants_it(path: Path) -> None:
     """Its checks Pinned-Dependencies and Token-Permissions (scorecard, docs/checks.md)."""
     workflow = yaml.safe_load(path.read_text())

@@ -241,7 +241,6 @@ OWNERS = (
     ("kubeflow.org/v1", "PyTorchJob"),
     ("kubeflow.org/v2", "PyTorchJob"),
 )
-ANNOTATED = ("sidecar.istio.io/status", "kubernetes.io/config.mirror")
 
 
 def generated(number: int) -> pods.Pod:
@@ -254,7 +253,8 @@ def generated(number: int) -> pods.Pod:
     spec["hostNetwork"] = random.random() < 0.05
     status["conditions"][0]["status"] = random.choice(["True", "False"])
     injection = random.choice([{}, {}, {INJECT: "true"}, {INJECT: "false"}, {INJECT: "maybe"}])
-    mark = {random.choice(ANNOTATED): ""} if random.random() < 0.05 else {}
+    marks = ["sidecar.istio.io/status", "kubernetes.io/config.mirror"]
+    mark = {random.choice(marks): ""} if random.random() < 0.05 else {}
     captured = random.choice([{}, {REDIRECTION: "enabled"}, {REDIRECTION: "pending"}])
     status |= {"podIP": random.choice(["", "10.0.0.7"]), "startTime": "2026-11-21T08:16:26Z"}
     network = {"type": "PodReadyToStartContainers", "status": "True"}

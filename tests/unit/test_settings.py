@@ -57,6 +57,7 @@ from istio_aux.status import GAP, KEY, Kept, application, page, send_notices, sh
 from lab.workload import OPTIONS as CHARM
 from lab.workload import configured
 from msgspec.structs import replace
+from sizes import ROOT
 from unit.declared import ANNOTATIONS
 from unit.process import VirtualLoop, background, logging_to, metrics, until
 
@@ -202,9 +203,7 @@ def test_a_file_that_is_not_there_is_named(file: Path) -> None:
 
 # An option stands once in the workload and once in config.yaml, and documents repeat both.
 
-ROOT = Path(__file__).parents[2]
 SHARED = sorted(CHARM.keys() & OPTIONS)
-NUMBERS = [name for name, option in CHARM.items() if option["type"] == "int"]
 
 
 def rows(document: str) -> list[list[str]]:
@@ -232,7 +231,9 @@ def test_the_charm_says_what_each_value_means(name: str) -> None:
     assert set(choices(name)) <= set(quoted)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(
+    "name", [name for name, option in CHARM.items() if option["type"] == "int"]
+)
 def test_charm_and_workload_allow_the_same_seconds(name: str) -> None:
     assert configured("kubeflow", {name: 0})
     assert OPTIONS[name].read(0) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jsonpatch
@@ -35,10 +34,11 @@ from istio_aux.settings import DEFAULTS
 from istio_aux.start import patch
 from istio_aux.start.plan import Plan, plan
 from msgspec.structs import replace
+from sizes import ROOT
 
 # Pods for tables of tests: a row says only what differs from a Job's pod on a classic sidecar.
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = ROOT / "tests/data"
 """Recordings of real clusters; tests/data/README.md says of which."""
 
 

@@ -486,7 +486,6 @@ SINCE = "the pod is being deleted since 2026-11-21 08:16Z; as the kubelet last s
 OVER = f"{SINCE}every container has ended"
 RUNS = f"{SINCE}not ended: istio-proxy (running)"
 NODE = "the node does not finish"
-GPUS = {"resources": {"requests": {"nvidia.com/gpu": "8"}}}
 
 
 def deleted(
@@ -498,7 +497,12 @@ def deleted(
     states |= {} if native else {"istio-proxy": proxy}
     sidecars = {"istio-proxy": proxy} if native else None
     body = document(
-        states, sidecars=sidecars, deleting=True, spec=spec, details={"main": GPUS}, **fields
+        states,
+        sidecars=sidecars,
+        deleting=True,
+        spec=spec,
+        details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}},
+        **fields,
     )
     body["metadata"]["finalizers"] = finalizers
     return convert(body)
