@@ -28,8 +28,6 @@ from unit.process import metrics
 import status
 from docs import pages
 
-# The documents: nothing is missing or stale, commands are run; codes of findings, and queries.
-
 ROOT = pages.ROOT
 REFERENCE = pages.DOCS / "reference"
 # What the site shows, and what a reader meets before it.

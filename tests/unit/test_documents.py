@@ -37,8 +37,6 @@ from unit.controllers import repairing
 from unit.process import steps
 from unit.rules.pods import ENABLED, INJECT, NAME, REPORT, RUNNING, document, exited, pod
 
-# What people hand over: documents in any layout, manifests, and the file of applications.
-
 # Files that people hand over, in every layout of JSON and YAML, and JSON that is nested deeply.
 
 A, B = {"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "Pod", "metadata": {"name": "b"}}
@@ -501,8 +499,6 @@ def test_a_pod_is_judged_as_admission_would_make_it() -> None:
     own = InjectionRequest.of(pod({NAME: "web"}, {INJECT: "maybe"}, namespace="shop"))
     assert own.admitted(found) is own, "it says itself what it wants"
 
-
-# Label selectors: kubectl's syntax in, two forms out; the options that choose pods by them.
 
 # Label selectors: kubectl's syntax in, two forms out, one line for each mistake.
 
