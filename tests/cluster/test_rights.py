@@ -541,7 +541,7 @@ UNUSED: dict[Right, str] = {
     ("resourcequotas", "list"): _FIRST_LIST,
     ("pods/exec", "create"): _UPGRADE,
     ("pods/portforward", "create"): _UPGRADE,
-    ("jobs", "get"): "only for a review that rests on what a Job counts: test_native_sidecars.py",
+    ("jobs", "get"): "only for a review that rests on what a Job counts: test_webhooks.py",
     ("nodes", "get"): "only for a container's own restart policy: unit/test_quit_kubelets.py",
     ("nodes", "list"): "only below Kubernetes 1.32: tests/unit/test_injector_watcher.py",
 }

@@ -1,4 +1,4 @@
-"""The rendered objects; `tests/cluster/test_inject.py` shows what an API server does with them.
+"""The rendered objects; `tests/cluster/test_webhooks.py` shows what API servers do with them.
 
 SECURITY.md tells of every right of the workload, and of every rule that narrows one.
 """
