@@ -1,4 +1,8 @@
-"""`istio-aux serve` as a process: how it starts, what it says of itself, how it ends."""
+"""`istio-aux serve` as a process: how it starts, what it says of itself, how it ends.
+
+The leader is killed with -9: another process takes over, and nothing is lost. A lease runs out 15 s
+after its holder's death.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import lab
@@ -18,7 +22,9 @@ import lightkube
 import pytest
 import yaml
 from lab.scene import Scene
-from lab.workload import Workload, declared, end_at_once
+from lab.workload import Programs, Stages, Workload, declared, end_at_once, metric
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 
@@ -215,3 +221,76 @@ def terminate(workload: Workload) -> None:
 
 def log(workload: Workload) -> str:
     return workload.process.log.read_text()
+
+
+@pytest.fixture
+def leader(programs: Programs) -> Workload:
+    leader = programs("rivals", {"lease": "rivals/rivals"})
+    lab.until(lambda: leader.status().get("leader"), what="it to lead")
+    return leader
+
+
+@pytest.fixture
+def shared(leader: Workload, stages: Stages) -> Scene:
+    """A namespace that both serve."""
+    return stages(leader)
+
+
+@pytest.fixture
+def heir(leader: Workload, shared: Scene) -> Iterator[Workload]:
+    """Another process with the same lease."""
+    heir = leader.replica("rivals-1")
+    heir.start()
+    heir.await_ready()
+    lab.until(
+        lambda: shared.namespace in heir.status().get("selected-namespaces", []),
+        what="the second to notice the namespace",
+    )
+    yield heir
+    end_at_once(heir)
+
+
+def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
+    leader: Workload, heir: Workload, shared: Scene
+):
+    """The lease of one who was killed runs out. Until then the holder alone acts.
+
+    uds-core#972, kuma#10085, kubexit#8.
+    """
+    before, around, after = (
+        [shared.start(f"{when}-{n}") for n in range(4)] for when in ("before", "around", "after")
+    )
+    finish(shared, before)
+    await_freed_once(shared, before)
+    lab.until(
+        lambda: heir.status().get("watched-pods") == len(around + after),
+        what="the heir to follow the pods that run",
+    )
+    assert (leader.status()["leader"], heir.status()["leader"]) == (True, False)
+    assert leader.status()["lease-holder"] == heir.status()["lease-holder"] != ""
+
+    finish(shared, around)
+    killed = datetime.now(UTC)
+    leader.process.end()
+    finish(shared, after)
+
+    lab.until(lambda: heir.status().get("leader"), what="the heir to take over")
+    lease = shared.client.get(Lease, "rivals", namespace="rivals").spec
+    assert lease
+    assert lease.acquireTime
+    assert killed < lease.acquireTime < killed + timedelta(seconds=20)
+    assert lease.holderIdentity == heir.status()["lease-holder"]
+    await_freed_once(shared, before + around + after)
+    assert metric(heir, "istio_aux_leader") == 1
+
+
+def finish(scene: Scene, pods: list[Pod]) -> None:
+    for pod in pods:
+        scene.kubelet.finish(pod, "main")
+
+
+def await_freed_once(scene: Scene, pods: list[Pod]) -> None:
+    """Return when each proxy has ended; it was told to once."""
+    for pod in pods:
+        scene.await_phase(pod, "Succeeded")
+    assert [len(scene.kubelet.execs_of(pod)) for pod in pods] == [1] * len(pods)

@@ -8,7 +8,7 @@ import pytest
 from chaos import outages
 from chaos.outages import Stage, make
 
-pytestmark = pytest.mark.nightly("cluster/test_chaos.py, test_istiod_away.py")
+pytestmark = pytest.mark.nightly("cluster/test_serve.py, test_istiod_away.py")
 # The API server restarts, then the only unit is killed.
 STORM = make(seed=156, seconds=8, jobs=3)
 

@@ -68,7 +68,7 @@ def new_pod(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
-    """community-distribution#2040, and all else; `cluster/test_start_cases.py` asks the webhook."""
+    """community-distribution#2040, and all else; `cluster/test_admission.py` asks the webhook."""
     made = copy.deepcopy(case.pod)
 
     made_so = planned(made, case.setting)
