@@ -164,7 +164,7 @@ def test_in_a_profile_the_tfjob_succeeds_and_where_that_is_disabled_it_hangs(
     assert picture.exists()
 
 
-@pytest.mark.nightly("test_race.py, test_training_race.py")
+@pytest.mark.nightly("test_race.py, test_named.py")
 def test_a_pod_that_was_created_before_its_istiod_gets_its_sidecar(
     cluster: lab.Cluster, steps: Steps, istio_aux: lab.juju.App
 ) -> None:
