@@ -25,7 +25,7 @@ from istio_aux.start.hold import ANNOTATION as CONFIG
 from istio_aux.start.hold import HOLD
 from lab import creation, meshed, workloads
 from lab.creation import Creation
-from lab.fixtures import await_account
+from lab.fixtures import await_account, make_namespace
 from lab.hooks import mutating
 from lab.meshed import PROXY, annotations_of, has_sidecar, typed
 from lab.scene import Scene
@@ -365,8 +365,7 @@ def team(cluster: lab.Cluster, client: lightkube.Client, program: Workload) -> I
     """A namespace that it looks after."""
     workload, team = program, f"{NAME}-team"
     labels = {f"lab.test/{NAME}": "yes", "istio.io/rev": ISTIO}
-    client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
-    await_account(client, team)
+    make_namespace(client, team, labels)
     workload.await_capability("unasked")
     workload.publish()
     workload.await_admission(team)

@@ -86,7 +86,7 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     def workload(place: str, mode: str) -> AbstractContextManager[object]:
         name = f"start-{place}"
         # A proxy that is told to quit may never get ready.
-        # Here nobody finds out what Istio can do: `test_demo.py`.
+        # Here nobody finds out what Istio can do: `test_started_by_hand.py`.
         more = {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}
         folder = tmp_path_factory.mktemp(name)
         return program(cluster, folder, name, more, model="start", publish=True)
