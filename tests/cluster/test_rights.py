@@ -61,9 +61,7 @@ def pods(client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
     """
     other = {"narrowed": "other"}
     for name, labels in {CHOSEN: {"narrowed": "chosen"}, OTHER: other, INJECTED: other}.items():
-        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        account = ServiceAccount(metadata=ObjectMeta(name="default", namespace=name))
-        client.apply(account, field_manager="lab")
+        make_namespace(client, name, labels)
         kubelet.run(client.create(meshed.pod(name, "meshed")))
         kubelet.run(client.create(meshed.pod(name, "plain", sidecar=None)))
         lose(kubelet, client.create(meshed.pod(name, "lost")))

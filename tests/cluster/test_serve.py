@@ -331,14 +331,12 @@ def watching(programs: Programs) -> Workload:
 
 
 @pytest.fixture(scope="module")
-def injected(cluster: lab.Cluster) -> Iterator[str]:
+def injected(client: lightkube.Client) -> Iterator[str]:
     """A namespace whose pods Istio's webhook is called for: a dry run needs one."""
     name = "watched"
-    with cluster.client() as client:
-        labels = {"istio-injection": "enabled"}
-        make_namespace(client, name, labels)
-        yield name
-        client.delete(Namespace, name)
+    make_namespace(client, name, {"istio-injection": "enabled"})
+    yield name
+    client.delete(Namespace, name)
 
 
 @pytest.fixture(scope="module")
@@ -416,28 +414,25 @@ def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
 
 @pytest.fixture(params=["going", "full"])
 def refusing(
-    request: pytest.FixtureRequest, cluster: lab.Cluster, watching: Workload
+    request: pytest.FixtureRequest, client: lightkube.Client, watching: Workload
 ) -> Iterator[str]:
     """The only namespace that is selected; it is injected, too, and takes no pods any more."""
-    with cluster.client() as client:
-        name = f"a-{request.param}"
-        labels = {"istio-injection": "enabled", "io.datastrophic/istio-aux": "enabled"}
-        held = ["lab.test/held"] if request.param == "going" else None
-        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels, finalizers=held)))
-        await_account(client, name)
-        watching.select(name)
-        if held:
-            client.delete(Namespace, name)
-        else:
-            spec = ResourceQuotaSpec(hard={"pods": "0"})
-            client.create(
-                ResourceQuota(metadata=ObjectMeta(name="none"), spec=spec), namespace=name
-            )
-        yield name
-        if held:
-            client.patch(Namespace, name, {"metadata": {"finalizers": None}})
-        else:
-            client.delete(Namespace, name)
+    name = f"a-{request.param}"
+    labels = {"istio-injection": "enabled", "io.datastrophic/istio-aux": "enabled"}
+    held = ["lab.test/held"] if request.param == "going" else None
+    client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels, finalizers=held)))
+    await_account(client, name)
+    watching.select(name)
+    if held:
+        client.delete(Namespace, name)
+    else:
+        spec = ResourceQuotaSpec(hard={"pods": "0"})
+        client.create(ResourceQuota(metadata=ObjectMeta(name="none"), spec=spec), namespace=name)
+    yield name
+    if held:
+        client.patch(Namespace, name, {"metadata": {"finalizers": None}})
+    else:
+        client.delete(Namespace, name)
 
 
 def test_a_namespace_that_takes_no_pods_hides_no_injector_from_serve_or_check(

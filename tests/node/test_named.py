@@ -324,21 +324,20 @@ JOBS = (
 
 
 @pytest.fixture(scope="module")
-def client(cluster: lab.Cluster, trainer: None) -> Iterator[Client]:
-    """An administrator of a cluster in which the jobs run, and no Istio of theirs is yet."""
-    with cluster.client() as client:
-        labels = {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"}
-        make_namespace(client, NAME, labels)
-        for job in JOBS:
-            client.create(job.in_namespace(NAME))
+def early(client: Client, trainer: None) -> Iterator[None]:
+    """The jobs run, and no Istio of theirs is yet."""
+    labels = {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"}
+    make_namespace(client, NAME, labels)
+    for job in JOBS:
+        client.create(job.in_namespace(NAME))
 
-        def running() -> bool:
-            seen = [look(client, job, NAME) for job in JOBS]
-            return [len(each.pods) for each in seen if each.running] == [2, 1]
+    def running() -> bool:
+        seen = [look(client, job, NAME) for job in JOBS]
+        return [len(each.pods) for each in seen if each.running] == [2, 1]
 
-        lab.until(running, what="the pods of all jobs to run")
-        yield client
-        client.delete(Namespace, NAME)
+    lab.until(running, what="the pods of all jobs to run")
+    yield
+    client.delete(Namespace, NAME)
 
 
 def names(job: Seen) -> list[str]:
@@ -360,7 +359,7 @@ def kept(client: Client) -> set[str]:
 
 @pytest.fixture(scope="module")
 def reported(
-    cluster: lab.Cluster, client: Client, tmp_path_factory: pytest.TempPathFactory
+    cluster: lab.Cluster, client: Client, early: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Seen]]:
     """The jobs once Istio has come, and restarts are the policy."""
     istio = lab.istio.install(cluster, "istio-late", revision=REVISION)
