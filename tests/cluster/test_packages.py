@@ -197,9 +197,6 @@ def test_nothing_in_the_image_names_the_checkout_or_the_machine(image: Path):
         assert str(place).encode() not in content
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 @pytest.fixture(scope="module")
 def charm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make pack` writes on a machine whose only Python is the one that runs the tests."""
@@ -212,10 +209,10 @@ def charm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     command = [sys.executable, "-m", "tools.pack"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=packages.ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return ROOT / done.stdout.strip()
+    return packages.ROOT / done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +223,7 @@ def content(charm: Path) -> dict[str, zipfile.ZipInfo]:
 
 def test_the_charm_is_written_to_dist_under_the_name_that_charmcraft_uses(charm: Path) -> None:
     machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    assert charm == ROOT / f"dist/istio-aux_{machine}.charm"
+    assert charm == packages.ROOT / f"dist/istio-aux_{machine}.charm"
 
 
 def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile.ZipInfo]) -> None:
@@ -236,7 +233,9 @@ def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile
     """
     site_packages = f"venv/lib/python{interpreters.SHIPPED}/site-packages"
     wanted = {f"{site_packages}/{name}/__init__.py" for name in ("ops", "lightkube", "jinja2")}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py")}
+    wanted |= {
+        str(path.relative_to(packages.ROOT)) for path in (packages.ROOT / "src").rglob("*.py")
+    }
     wanted |= {f"{site_packages}/charmlibs/interfaces/istio_sidecar/__init__.py"}
     wanted |= {"metadata.yaml", "config.yaml", "manifest.yaml", "icon.svg", "LICENSE"}
     compiled = [name for name in content if name.endswith(".so")]
@@ -264,7 +263,7 @@ def test_the_charm_has_of_the_workload_its_model_and_settings_and_nothing_of_tes
 @pytest.mark.parametrize("folder", ["", "testing"])
 def test_the_library_and_its_testing_library_are_packages(folder: str, tmp_path: Path) -> None:
     """With modules of their own, so that other packages share the namespace."""
-    project = ROOT / "lib/istio-sidecar" / folder
+    project = packages.ROOT / "lib/istio-sidecar" / folder
     build = [interpreters.uv(), "build", "--quiet", "--wheel", str(project)]
     subprocess.run([*build, "--out-dir", str(tmp_path)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
