@@ -216,6 +216,8 @@ class _Journey:
         elif error:
             self._fail(error)
         elif not self._answer.done():
+            # What the API server has answered too late was not read.
+            self._request.process.policy |= self._request.to.resource == "configmaps"
             self._answer.set_result(found)
 
     def _silence(self) -> None:

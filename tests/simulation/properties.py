@@ -179,7 +179,6 @@ class Judge:
         if request.method == "GET":
             if to.resource == "pods" and before:
                 process.read[before.name] = (request.sent, before.uid)
-            process.policy |= to.resource == "configmaps"
         elif to.resource == "leases":
             if body["spec"].get("holderIdentity") == process.name:
                 self.held[process.name] = request.sent
