@@ -64,8 +64,7 @@ def main() -> int:
     handler = functools.partial(Silent, directory=str(ROOT))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    lines = list(judged(ROOT, address))
+    lines = list(judged(ROOT, f"http://127.0.0.1:{server.server_port}"))
     server.shutdown()
     print("They do not see the options and actions: config.yaml, actions.yaml (test_workload.py).")
     amiss = 0

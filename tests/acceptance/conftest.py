@@ -140,8 +140,7 @@ def namespaces(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str,
             ("late", {}),
         ):
             name = f"istio-aux-acceptance-{what}-{run}"
-            metadata = ObjectMeta(name=name, labels={**more, MARK: run})
-            client.create(Namespace(metadata=metadata))
+            client.create(Namespace(metadata=ObjectMeta(name=name, labels={**more, MARK: run})))
             made.append(name)
             lab.fixtures.await_account(client, name)
         plain, meshed, late = made
@@ -200,10 +199,9 @@ def installed(
 
     def made() -> Pod | None:
         nonlocal last
-        main = Container(name="main", image=image)
         pod = Pod(
             metadata=ObjectMeta(name="probe", namespace=namespaces[1]),
-            spec=PodSpec(containers=[main], restartPolicy="Never"),
+            spec=PodSpec(containers=[Container(name="main", image=image)], restartPolicy="Never"),
         )
         try:
             return client.create(pod, dry_run=True)

@@ -180,8 +180,7 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
     """The API server trusts both, then each process changes, then it forgets the old."""
     old = replicas[0].authority.certificate
     new = certificates.make_authority("replicated", "replicated")
-    pod = meshed.nameless(replicated.namespace, sidecar=None)
-    with Stream(cluster, pod, rate=SOME) as pods:
+    with Stream(cluster, meshed.nameless(replicated.namespace, sidecar=None), rate=SOME) as pods:
         pods.await_more(SOME // 5)
         for replica in replicas:
             replica.authority = new
@@ -299,8 +298,7 @@ def in_force(
         begun = pool.map(begin, workloads.values())
         made = [each for by in SETTINGS for each in objects(workloads[called(by)], by)]
         for by in SETTINGS:
-            label = {SETTING: name(by)}
-            client.create(Namespace(metadata=ObjectMeta(name=name(by), labels=label)))
+            client.create(Namespace(metadata=ObjectMeta(name=name(by), labels={SETTING: name(by)})))
         for resource in made:
             client.apply(resource, field_manager="lab")
         for by in SETTINGS:

@@ -64,8 +64,7 @@ class Bystanders:
         self._made += self._burst()
 
     def _burst(self) -> list[Creation]:
-        pods = [self._pod] * BURST
-        return creation.create(self._cluster, *pods, dry_run=True, at_once=AT_ONCE)
+        return creation.create(self._cluster, *([self._pod] * BURST), dry_run=True, at_once=AT_ONCE)
 
     def _alone(self) -> float:
         """The seconds that the slowest of a burst takes without an attack."""
@@ -97,8 +96,7 @@ class Bystanders:
         assert [each.body for each in made if each.status != 201] == []
         unchanged = [each.seconds for each in made if HELD not in each.body]
         late = sum(seconds >= PATIENCE for seconds in unchanged)
-        why = f"{len(unchanged)} of {len(made)} are unchanged, {late} of them late"
-        assert not unchanged, why
+        assert not unchanged, f"{len(unchanged)} of {len(made)} are unchanged, {late} of them late"
         self._workload.process.check()
         assert self._workload.status()["leader"]
 

@@ -261,8 +261,7 @@ def test_check_before_an_install_asks_what_the_account_that_installs_needs(
     assert (found["rights"]["result"], found["namespaces"]["result"]) == ("ok", "note")
     assert found["namespaces"]["what"] == "no namespace has the labels nobody=has-this"
 
-    kubeconfig = cluster.kubeconfig_for("control", "default")
-    status, found = check(kubeconfig, "--pre")
+    status, found = check(cluster.kubeconfig_for("control", "default"), "--pre")
 
     assert (status, found["rights"]["result"]) == (1, "problem")
     assert "may not create configmaps (to install)" in found["rights"]["what"]

@@ -218,8 +218,7 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
 
     (folder / "readyz").unlink()
     lab.until(lambda: not is_up(unit), what="it not to be")
-    kinds = {notice.last_data.get("kind") for notice in pebble.get_notices()}
-    assert "perform-check" in kinds
+    assert "perform-check" in {notice.last_data.get("kind") for notice in pebble.get_notices()}
     (folder / "readyz").touch()
     lab.until(lambda: is_up(unit), what="it to be so again")
 

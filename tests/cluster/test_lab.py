@@ -54,8 +54,7 @@ def test_up_leaves_a_cluster_running_until_down():
     try:
         found = re.search(r"export KUBECONFIG=(\S+)", said)
         assert found
-        config = KubeConfig.from_file(Path(found[1]))
-        with lightkube.Client(config, trust_env=False) as client:
+        with lightkube.Client(KubeConfig.from_file(Path(found[1])), trust_env=False) as client:
             assert client.get(Namespace, "default")
         assert f"{name}: level api, left by `up`" in by_hand("status")
     finally:
@@ -198,8 +197,7 @@ def test_the_quit_benchmark_measures_each_program(cluster: lab.Cluster):
     SPDY."""
     programs = quitting.measure(cluster, quitting.QUICK, alone=False, before=ROOT)
 
-    names = [one.name for one in programs]
-    assert names == ["controller-runtime", "istio-aux before", "istio-aux"]
+    assert [one.name for one in programs] == ["controller-runtime", "istio-aux before", "istio-aux"]
     assert {one.numbers["execs"] for one in programs} == {quitting.QUICK.start}
     found = list(tables.verdicts(quitting.rows(quitting.QUICK), programs))
     assert found
@@ -326,8 +324,7 @@ def played(checkout: Path, folder: Path, ref: str) -> Played:
             ["bash", "-eo", "pipefail", "-c", step["run"]],
             cwd=checkout, env={**environment, **given}, check=True, timeout=500,
         )  # fmt: skip
-        lines = (folder / "output").read_text().splitlines()
-        outputs = dict(line.split("=", 1) for line in lines)
+        outputs = dict(line.split("=", 1) for line in (folder / "output").read_text().splitlines())
     return Played(checkout / "dist", (folder / "noted").read_text().splitlines(), outputs)
 
 

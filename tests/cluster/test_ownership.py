@@ -55,8 +55,7 @@ def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Valu
         owner=meshed.meta(made).uid or "",
     )
     of_charm.apply(client, manifests.render(values), manager=APP)
-    lease = ObjectMeta(name=APP, namespace=name)
-    client.create(Lease(metadata=lease))
+    client.create(Lease(metadata=ObjectMeta(name=APP, namespace=name)))
     return values
 
 
@@ -134,8 +133,7 @@ def test_what_is_left_is_cleaned_up_by_hand(
 
 def mark(client: lightkube.Client, namespace: str, owner: str) -> None:
     """Set what the option `inject-namespaces` sets."""
-    labels = {objects.INJECTION: "enabled"}
-    marks = {"labels": labels, "annotations": {objects.INJECTED_BY: owner}}
+    marks = {"labels": {objects.INJECTION: "enabled"}, "annotations": {objects.INJECTED_BY: owner}}
     client.patch(Namespace, namespace, {"metadata": marks})
 
 
@@ -184,8 +182,7 @@ def test_a_label_that_somebody_else_has_set_too_stays(client: lightkube.Client, 
 def test_a_label_that_comes_between_look_and_act_is_not_overwritten(
     client: lightkube.Client, namespace: str
 ):
-    uid = meshed.meta(client.get(Namespace, namespace)).uid
-    seen = Found(namespace, uid or "", {}, {})
+    seen = Found(namespace, meshed.meta(client.get(Namespace, namespace)).uid or "", {}, {})
     label(client, namespace, "disabled")
 
     with pytest.raises(ReconcileError, match="conflict"):

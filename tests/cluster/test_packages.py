@@ -83,8 +83,7 @@ def test_kubectl_finds_its_plugin_where_the_wheel_is_installed(
 ):
     venv = tmp_path / "venv"
     packages.uv("venv", "--python", sys.executable, str(venv))
-    python = ("--python", str(venv))
-    packages.uv("pip", "install", *python, "--constraints", str(pins), str(wheel))
+    packages.uv("pip", "install", "--python", str(venv), "--constraints", str(pins), str(wheel))
     kubectl = tools.path("kubectl")
 
     done = run(cluster, kubectl, "istio-aux", "audit", "-n", stuck, path=str(venv / "bin"))
@@ -251,8 +250,7 @@ def test_the_charm_has_what_it_needs_and_nothing_else(content: dict[str, zipfile
 def test_the_charm_has_of_the_workload_its_model_and_settings_and_nothing_of_tests(
     content: dict[str, zipfile.ZipInfo],
 ) -> None:
-    folders = {name.partition("/")[0] for name in content if "/" in name}
-    assert folders == {"src", "venv"}
+    assert {name.partition("/")[0] for name in content if "/" in name} == {"src", "venv"}
     others = {name for name in content if name.startswith("src/istio_aux/")}
     assert {name for name in others if not name.startswith("src/istio_aux/model/")} == {
         "src/istio_aux/__init__.py",
@@ -372,21 +370,19 @@ def test_a_credential_plugin_finds_its_own_libraries_and_not_the_packed_ones(
     made: Path, cluster: lab.Cluster, tmp_path: Path
 ) -> None:
     config: dict[str, Any] = json.loads(cluster.kubeconfig.read_text())
-    script = 'echo "libraries: ${LD_LIBRARY_PATH-none}" >&2; exit 3'
     config["users"][0]["user"] = {
         "exec": {
             "apiVersion": "client.authentication.k8s.io/v1",
             "interactiveMode": "Never",
             "command": "/bin/sh",
-            "args": ["-c", script],
+            "args": ["-c", 'echo "libraries: ${LD_LIBRARY_PATH-none}" >&2; exit 3'],
         }
     }
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(config))
 
     for before, wanted in (({}, "none"), ({"LD_LIBRARY_PATH": "/opt/own"}, "/opt/own")):
-        done = ran(made, "audit", "--kubeconfig", file, **before)
-        assert f"libraries: {wanted}" in done.stderr
+        assert f"libraries: {wanted}" in ran(made, "audit", "--kubeconfig", file, **before).stderr
 
 
 @PROGRAM

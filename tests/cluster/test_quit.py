@@ -192,8 +192,7 @@ def test_each_sidecar_exits_and_then_the_proxy(place: Scene):
 
     for name, pod in pods.items():
         place.await_phase(pod, "Succeeded")
-        execs = place.kubelet.execs_of(pod)
-        assert [each.container for each in execs] == [name, "istio-proxy"]
+        assert [each.container for each in place.kubelet.execs_of(pod)] == [name, "istio-proxy"]
         assert place.proxy_exit_code(pod) == 0
 
 

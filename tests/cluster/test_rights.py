@@ -358,12 +358,11 @@ def told(client: lightkube.Client) -> Iterator[str]:
     ]
     labels = "has(object.metadata.labels) ? object.metadata.labels : {}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
-    mine = {"matchLabels": {"kubernetes.io/metadata.name": TOLD}}
     policy = {
         "kind": "ValidatingAdmissionPolicy",
         "spec": {
             "matchConstraints": {
-                "namespaceSelector": mine,
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": TOLD}},
                 "resourceRules": [{**rule, "operations": ["CREATE"]}],
             },
             "variables": [{"name": "labels", "expression": labels}],
@@ -576,8 +575,7 @@ def unmeshed(
 ) -> Iterator[None]:
     """A pod of a ReplicaSet that is there before Istio."""
     name = "before-istio"
-    labels = {"istio-injection": "enabled"}
-    make_namespace(client, name, labels)
+    make_namespace(client, name, {"istio-injection": "enabled"})
     scene.gather(client, name, {"replicaset": Kind("ReplicaSet", 1)})
     istio = lab.istio.install(cluster, native="on request")
     yield
@@ -595,8 +593,7 @@ def test_every_right_is_used(
 ) -> None:
     with stage(client, kubelet, using) as scene:
         by_exec = scene.start("by-exec")
-        elsewhere = {"status.sidecar.istio.io/port": "18020"}
-        by_port = scene.start("by-port", annotations=elsewhere)
+        by_port = scene.start("by-port", annotations={"status.sidecar.istio.io/port": "18020"})
         for pod in (by_exec, by_port):
             kubelet.finish(pod, "main")
         client.create(meshed.job(meshed.pod(scene.namespace, "train")))

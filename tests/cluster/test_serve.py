@@ -110,8 +110,7 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
 
     istio#43074.
     """
-    settings = {"quit": "disabled", "race-policy": "none"}
-    workload = declared(cluster, tmp_path, "deprived", settings)
+    workload = declared(cluster, tmp_path, "deprived", {"quit": "disabled", "race-policy": "none"})
     workload.deploy()
     role = client.get(ClusterRole, "deprived.deprived-workload")
     hidden = {"mutatingwebhookconfigurations", "pods"}

@@ -93,8 +93,7 @@ class Thief:
 def scene(client: lightkube.Client, robbed: Workload, stages: Stages) -> Scene:
     """A namespace that the workload serves, with pods that run, and a Job."""
     scene = stages(robbed)
-    pod = meshed.pod(scene.namespace, "running", sidecar=None)
-    client.create(meshed.job(pod, parallelism=0))
+    client.create(meshed.job(meshed.pod(scene.namespace, "running", sidecar=None), parallelism=0))
     return scene
 
 
@@ -267,8 +266,7 @@ def test_every_token_of_an_account_that_is_deleted_is_refused_and_it_goes_on_wit
     life = token_life(new)
     assert life
     assert life.exp - life.iat == WEEK
-    shown = robbed.status()["token-expires"]
-    assert datetime.fromisoformat(shown).timestamp() == life.exp
+    assert datetime.fromisoformat(robbed.status()["token-expires"]).timestamp() == life.exp
     series = "istio_aux_token_{}_timestamp_seconds"
     assert metric(robbed, series.format("issue")) == life.iat
     assert metric(robbed, series.format("expiration")) == life.exp

@@ -155,8 +155,7 @@ def test_what_a_later_webhook_changes_is_looked_at_again(
     ours = manifests.webhook_configuration(webhook.name, webhook.model)
     calls = {k: json.loads(v) for k, v in pod.audit(cluster).items() if k.startswith("mutation.")}
     mine = {key: call for key, call in calls.items() if call["configuration"] == ours}
-    rounds = [key.partition("/")[2].split("_")[1] for key in sorted(mine)]
-    assert rounds == ["0", "1"]
+    assert [key.partition("/")[2].split("_")[1] for key in sorted(mine)] == ["0", "1"]
     again = [call["mutated"] for _, call in sorted(mine.items())]
     assert again == [True, change in {"replace", "remove"}]
 
@@ -303,8 +302,7 @@ def in_force(
 @pytest.fixture(scope="module")
 def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[str, Creation]:
     what = {name: pod_of(case) for name, case in ASKING.items()}
-    made = creation.create(cluster, *what.values(), dry_run=True)
-    return dict(zip(what, made, strict=True))
+    return dict(zip(what, creation.create(cluster, *what.values(), dry_run=True), strict=True))
 
 
 def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
@@ -364,8 +362,7 @@ def program(own_istio: lab.istio.Istio, programs: Programs) -> Workload:
 def team(cluster: lab.Cluster, client: lightkube.Client, program: Workload) -> Iterator[str]:
     """A namespace that it looks after."""
     workload, team = program, f"{NAME}-team"
-    labels = {f"lab.test/{NAME}": "yes", "istio.io/rev": ISTIO}
-    make_namespace(client, team, labels)
+    make_namespace(client, team, {f"lab.test/{NAME}": "yes", "istio.io/rev": ISTIO})
     workload.await_capability("unasked")
     workload.publish()
     workload.await_admission(team)

@@ -182,8 +182,7 @@ def status(app: lab.juju.App) -> str:
 def deploy_charm(cluster: lab.Cluster, steps: Steps, *, units: int = 1) -> lab.juju.App:
     charm = pack.pack()
     steps.done("charm packed")
-    model = lab.juju.Model(cluster, MODEL)
-    app = model.deploy(charm, trust=True, units=units)
+    app = lab.juju.Model(cluster, MODEL).deploy(charm, trust=True, units=units)
     app.settle()
     steps.done(f"charm deployed with trust: {' '.join(app.status())}")
     return app

@@ -183,8 +183,7 @@ def slow_pods() -> Iterator[tuple[str, bytes]]:
     for name, pod in _siblings(480_000):
         yield f"480,000 siblings: {name}", event(pod)
         yield f"480,000 siblings, one deep: {name}", event(pod, deep=1_500)
-    escaped = event(_container(command=["<" * ETCD])).replace(b"<", b"\\u003c")
-    yield "8.7 MB", escaped
+    yield "8.7 MB", event(_container(command=["<" * ETCD])).replace(b"<", b"\\u003c")
     yield (
         "8.7 MB of arguments",
         event(_container(args=["<" * 9] * 120_000)).replace(b"<", b"\\u003c"),
@@ -259,8 +258,7 @@ def _many(count: int) -> Iterator[tuple[str, list[dict[str, Any]], list[dict[str
     yield "without a status", plain, [proxy]
     half = [{"name": n, "state": _STATES[at % 2]} for at, n in enumerate(names[:-1])]
     yield "every second one ended", plain, [*half, proxy]
-    collectors = [{**each, "args": ["echo completed > /x"]} for each in plain]
-    yield "of Katib", collectors, [*half, proxy]
+    yield "of Katib", [{**each, "args": ["echo completed > /x"]} for each in plain], [*half, proxy]
     rules = [{**each, "restartPolicy": "Never", "restartPolicyRules": _RULES} for each in plain]
     yield "with rules", rules, [*half, proxy]
     twice = [{"name": n, "state": _STATES[1]} for n in names for _ in range(2)]
@@ -450,8 +448,7 @@ def _doubled(dice: Random) -> bytes:
         ("annotations", '{"a":"b"}'), ("containers", "[]"), ("kind", '"Pod"'), ("spec", "{}"),
     ])  # fmt: skip
     mark = f'"{key}": '.encode()
-    twice = f'"{key}": {value}, "{key}": '.encode()
-    return found.replace(mark, twice, 1)
+    return found.replace(mark, f'"{key}": {value}, "{key}": '.encode(), 1)
 
 
 def _noise(dice: Random) -> bytes:
@@ -563,8 +560,7 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
         }
         for name, filling in fillings.items():
             yield f"{size} bytes: {name}", _review({}, junk=filling)
-        cut_off = _review({}, junk=fillings["lists"])[:-2]
-        yield f"{size} bytes, cut off", cut_off
+        yield f"{size} bytes, cut off", _review({}, junk=fillings["lists"])[:-2]
         yield f"{size} bytes: an annotation", _review({"annotations": {"a": "\x01" * (room // 6)}})
         yield f"{size} bytes: a name", _review({"name": "\x01" * (room // 6)})
         mode = {"istio-aux.io/start": "\x02" * (room // 6)}

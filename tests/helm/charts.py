@@ -72,8 +72,7 @@ class Release:
     def install(self, values: Mapping[str, Any]) -> str:
         """Install it and return when its pods are ready; returns what Helm says."""
         with self._cluster.client() as client:
-            metadata = ObjectMeta(name=self.namespace, labels=RESTRICTED)
-            client.apply(Namespace(metadata=metadata))
+            client.apply(Namespace(metadata=ObjectMeta(name=self.namespace, labels=RESTRICTED)))
         self.notes = self._helm("install", values)
         return self.notes
 
@@ -152,12 +151,11 @@ Document = dict[str, Any]
 
 def render(home: Path, values: dict[str, Any] | None = None, *more: str) -> list[Document]:
     """The objects of the chart, with `more` arguments of `helm template`."""
-    place = f"--namespace={MODEL}"
     text = run_helm(
         "template",
         APP,
         str(CHART),
-        place,
+        f"--namespace={MODEL}",
         *given(IMAGE | (values or {})),
         *more,
         home=home,

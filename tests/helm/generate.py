@@ -269,8 +269,7 @@ def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inject(names: tuple[str, ...], ours: str) -> dict[str, Any]:
-    values = Values(_APP, ours, inject=(Applications(_MODEL, names),))
-    [webhook] = manifests.inject_webhooks(values)
+    [webhook] = manifests.inject_webhooks(Values(_APP, ours, inject=(Applications(_MODEL, names),)))
     return _webhook(webhook)
 
 

@@ -131,8 +131,7 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
         stream.await_more(10)
-        changed = {"settings.quit-grace": 1, "webhook.securePort": 10250}
-        release.upgrade(changed)
+        release.upgrade({"settings.quit-grace": 1, "webhook.securePort": 10250})
         stream.await_more(10)
         release.rollback()
         stream.await_more(10)
@@ -250,10 +249,9 @@ def test_the_lines_of_the_readme_install_what_make_image_writes(
 
 def left(client: Client, release: Release) -> set[str]:
     """What is in the release's namespace, without what Kubernetes and Istio put into each."""
-    kinds = (ConfigMap, Deployment, Lease, Pod, Secret, Service, ServiceAccount)
     found = {
         f"{kind.__name__} {each.metadata.name}"
-        for kind in kinds
+        for kind in (ConfigMap, Deployment, Lease, Pod, Secret, Service, ServiceAccount)
         for each in client.list(kind, namespace=release.namespace)
         if each.metadata
     }
@@ -316,8 +314,7 @@ def test_pods_are_changed_while_cert_manager_renews_the_certificate(
     with Stream(cluster, nameless(selected, sidecar=None), rate=2, dry_run=True) as stream:
         upstream.renew_certificate(client, f"{issued.name}-certificate", issued.namespace)
         lab.until(lambda: issued.certificate(client) != before, what="another certificate")
-        new = issued.certificate(client)
-        issued.await_served(client, new)
+        issued.await_served(client, issued.certificate(client))
         stream.await_more(2)
 
     started = "istio-aux.io/started-with"

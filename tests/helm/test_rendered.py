@@ -280,11 +280,10 @@ def test_the_certificate_is_for_the_service_and_what_the_api_server_trusts_has_s
         return x509.load_pem_x509_certificate(base64.b64decode(data))
 
     authority = certificate(webhook["webhooks"][0]["clientConfig"]["caBundle"])
-    names = x509.DNSName(f"{APP}.{MODEL}.svc")
     verifier = (
         verification.PolicyBuilder()
         .store(verification.Store([authority]))
-        .build_server_verifier(names)
+        .build_server_verifier(x509.DNSName(f"{APP}.{MODEL}.svc"))
     )
     assert verifier.verify(certificate(secret["tls.crt"]), [])
 
@@ -313,8 +312,7 @@ LAST = "matchExpressions -1"
 
 def validity(documents: Sequence[Document]) -> tuple[float, float]:
     """Since when the certificate is valid, and until when."""
-    data = look(documents, "Secret data tls.crt")
-    leaf = x509.load_pem_x509_certificate(base64.b64decode(data))
+    leaf = x509.load_pem_x509_certificate(base64.b64decode(look(documents, "Secret data tls.crt")))
     return leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
 
 
@@ -526,8 +524,7 @@ def test_every_object_has_the_labels_and_annotations_of_all(home: Path, issuer: 
 
 
 def test_a_release_of_another_name_leaves_its_own_pods_alone(home: Path) -> None:
-    values = {"nameOverride": "aux", "fullnameOverride": "ours"}
-    documents = render(home, values)
+    documents = render(home, {"nameOverride": "aux", "fullnameOverride": "ours"})
     labels = look(documents, "Deployment spec template metadata labels")
     files = look(documents, "ConfigMap data config.yaml")
     [own] = [

@@ -28,8 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     up = command(_up, help="leave a cluster running and print its kubeconfig")
     up.add_argument("--level", choices=["api", "node"], default="node")
-    down = command(_down, help="end what `up` left running")
-    down.add_argument(
+    command(_down, help="end what `up` left running").add_argument(
         "name", nargs="*", help="the clusters to end; without names all of this checkout"
     )
     command(_status, help="the clusters that run, and what this machine can do")

@@ -144,8 +144,7 @@ class Stream:
         def more() -> list[Creation]:
             return [creation for creation in self.creations[seen:] if creation.began > now]
 
-        what = f"{count} more pods to be created"
-        until(lambda: len(more()) >= count, what=what)
+        until(lambda: len(more()) >= count, what=f"{count} more pods to be created")
         return more()
 
     async def _run(self) -> None:
@@ -244,8 +243,7 @@ class Account:
 
     def create(self, pod: Pod, **options: str) -> str:
         """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""
-        path = PODS.format(meta(pod).namespace)
-        return self._ask("POST", path, pod.to_dict(), **options)
+        return self._ask("POST", PODS.format(meta(pod).namespace), pod.to_dict(), **options)
 
     def create_lease(self, namespace: str, metadata: dict[str, Any], **spec: Any) -> str:
         lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}

@@ -59,8 +59,7 @@ def mutating(
             self.wfile.write(body)
 
     server = _Server((cluster.harness, 0), Handler)
-    hosts = [f"{each}.{name}.svc" for each in patches]
-    pair = cluster.issue(f"hooks-{name}", "hooks", hosts=hosts)
+    pair = cluster.issue(f"hooks-{name}", "hooks", hosts=[f"{each}.{name}.svc" for each in patches])
     server.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.context.load_cert_chain(pair.certificate, pair.key)
     threading.Thread(target=server.serve_forever, name="hooks", daemon=True).start()

@@ -207,8 +207,7 @@ def pause() -> Path:
 
 def controller(name: str, program: str, place: str = "/manager", user: str = "65532:65532") -> Path:
     """A controller as its project ships it: one program, run by somebody who is not root."""
-    files = {place: tools.path(program), "/tmp/": b""}
-    return image(name, files, entrypoint=[place], user=user)
+    return image(name, {place: tools.path(program), "/tmp/": b""}, entrypoint=[place], user=user)
 
 
 def _with_busybox(

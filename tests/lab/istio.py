@@ -136,8 +136,7 @@ class Istio:
             **({"ENABLE_NATIVE_SIDECARS": "false"} if self._native == "on request" else {}),
             **({} if self._writes_ca else {"INJECTION_WEBHOOK_CONFIG_NAME": ""}),
         }
-        name = f"{self.service}-{self.namespace}"
-        self.process = self.cluster.spawn(name, argv, env=environment)
+        self.process = self.cluster.spawn(f"{self.service}-{self.namespace}", argv, env=environment)
         processes.await_listener(self.process, self.cluster.host, self.port)
 
     def go_away(self) -> None:
@@ -358,8 +357,7 @@ class Cni:
 
     def await_ready(self) -> None:
         """Return when both are ready."""
-        wanted = [AGENT, *([ZTUNNEL] if self._ambient else [])]
-        for labels in wanted:
+        for labels in [AGENT, *([ZTUNNEL] if self._ambient else [])]:
             what = f"{labels} to be ready"
             # `until` ends before the next turn, so that the lambda sees the labels of this one.
             until(lambda: any(map(is_ready, self._pods(labels))), timeout=READY, what=what)  # noqa: B023
@@ -390,8 +388,7 @@ class Cni:
             values[name] = {**known, **change} if isinstance(known, dict) else change
         charts = {"istio-cni": values}
         if self._ambient:
-            resources = {"requests": {"cpu": "1m"}}
-            charts["ztunnel"] = {"image": images.ZTUNNEL, "resources": resources}
+            charts["ztunnel"] = {"image": images.ZTUNNEL, "resources": {"requests": {"cpu": "1m"}}}
         for chart, chosen in charts.items():
             for document in _rendered(HOME, (chart,), chosen, KEPT_OF_CNI):
                 if document["kind"] == "DaemonSet" and document["metadata"]["name"] == away:

@@ -76,8 +76,7 @@ def job(of: Pod, marks: Mapping[str, str] | None = None, **spec: Any) -> Job:
 
 def written(document: Mapping[str, Any], namespace: str) -> Pod:
     """A pod as its author wrote it, in a namespace."""
-    metadata = {**document["metadata"], "namespace": namespace}
-    return typed(Pod, {**document, "metadata": metadata})
+    return typed(Pod, {**document, "metadata": {**document["metadata"], "namespace": namespace}})
 
 
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:

@@ -66,8 +66,7 @@ def plug(name: str, pid: int) -> Cable:
         subnets = list(CABLES.subnets(new_prefix=30))
         subnet = random.choice([subnet for subnet in subnets if subnet not in used])
         outside, inside = (str(host) for host in subnet.hosts())
-        peer = ["peer", "name", INSIDE, "netns", str(pid)]
-        _ip("link", "add", name, "type", "veth", *peer)
+        _ip("link", "add", name, "type", "veth", "peer", "name", INSIDE, "netns", str(pid))
         _ip("address", "add", f"{outside}/30", "dev", name)
         _ip("link", "set", name, "up")
     return Cable(name, outside, inside)
@@ -75,10 +74,9 @@ def plug(name: str, pid: int) -> Cable:
 
 def inner_commands(cable: Cable) -> list[str]:
     """The shell commands that complete the network inside the node's namespaces."""
-    loopback = [f"ip address add {address}/32 dev lo" for address in (NODE, DNS, KUBERNETES)]
     return [
         "ip link set lo up",
-        *loopback,
+        *[f"ip address add {address}/32 dev lo" for address in (NODE, DNS, KUBERNETES)],
         f"ip address add {cable.inside}/30 dev {INSIDE}",
         f"ip link set {INSIDE} up",
         "echo 1 > /proc/sys/net/ipv4/ip_forward",
@@ -88,9 +86,8 @@ def inner_commands(cable: Cable) -> list[str]:
 def cni_settings() -> str:
     """The CNI configuration: a cable of its own for every pod, host ports as asked for."""
     pool = {"type": "host-local", "dataDir": "/run/lab/ipam", "ranges": [[{"subnet": PODS}]]}
-    ipam = {**pool, "routes": [{"dst": "0.0.0.0/0"}]}
     plugins = [
-        {"type": "ptp", "ipMasq": False, "ipam": ipam},
+        {"type": "ptp", "ipMasq": False, "ipam": {**pool, "routes": [{"dst": "0.0.0.0/0"}]}},
         {"type": "portmap", "capabilities": {"portMappings": True}},
     ]
     return json.dumps({"cniVersion": "1.0.0", "name": "lab", "plugins": plugins}, indent=2)
@@ -403,5 +400,4 @@ def start(cluster: Cluster, programs: Mapping[str, Path], files: Credentials) ->
         return meshed.is_ready(client.get(Node, NODE_NAME))
 
     with cluster.client() as client:
-        not_yet = (lightkube.ApiError,)
-        until(ready, what=f"the node ({kubelet.log})", ignoring=not_yet)
+        until(ready, what=f"the node ({kubelet.log})", ignoring=(lightkube.ApiError,))

@@ -70,8 +70,7 @@ class Scene:
         returns, an earlier change has had its effect: what the kubelet was not asked by then, it
         will not be asked.
         """
-        name = f"control-{secrets.token_hex(4)}"
-        control = self.client.create(meshed.pod(self._control, name))
+        control = self.client.create(meshed.pod(self._control, f"control-{secrets.token_hex(4)}"))
         self.kubelet.run(control)
         self.kubelet.finish(control, "main")
         self.await_phase(control, "Succeeded")

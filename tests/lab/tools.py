@@ -85,8 +85,7 @@ _MPI = "github.com/kubeflow/mpi-operator"
 def _pinned_program(name: str, group: str, package: str, seconds: int) -> Program:
     """A program that is built on first use, mostly of other people."""
     mend = _ARGO_LINK if group == "argo" else None
-    folder = HERE / "tools" / group
-    return Program(name, folder, package, seconds, on_demand=True, mend=mend)
+    return Program(name, HERE / "tools" / group, package, seconds, on_demand=True, mend=mend)
 
 
 # In the order of building: what the api level needs comes first, and the programs of a group share

@@ -113,8 +113,7 @@ def await_served(make: Callable[[], object], what: str) -> None:
 
 def apply(client: Client, documents: Iterable[Document]) -> None:
     for document in documents:
-        kind = {**_GLOBAL, **_NAMESPACED}[document["kind"]]
-        client.apply(kind.from_dict(document), force=True)
+        client.apply({**_GLOBAL, **_NAMESPACED}[document["kind"]].from_dict(document), force=True)
 
 
 TRAINING_OPERATOR = "github.com/kubeflow/training-operator"
@@ -138,8 +137,7 @@ def install_training_operator(cluster: Cluster) -> None:
     cluster.load(images.controller(images.TRAINING_OPERATOR, "training-operator"))
     cluster.load(images.alpine())
     overlay = module(OPERATOR, TRAINING_OPERATOR) / "manifests/overlays/standalone"
-    documents = built(overlay, image=images.TRAINING_OPERATOR)
-    install(cluster, KUBEFLOW, documents)
+    install(cluster, KUBEFLOW, built(overlay, image=images.TRAINING_OPERATOR))
 
 
 def await_training_operator(cluster: Cluster) -> None:
@@ -147,8 +145,7 @@ def await_training_operator(cluster: Cluster) -> None:
     container = {"name": "tensorflow", "image": images.BUSYBOX}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     metadata = {"name": "is-the-operator-ready", "namespace": "default"}
-    spec = {"tfReplicaSpecs": {"Worker": worker}}
-    job = TFJob.from_dict({"metadata": metadata, "spec": spec})
+    job = TFJob.from_dict({"metadata": metadata, "spec": {"tfReplicaSpecs": {"Worker": worker}}})
     with cluster.client() as client:
         await_served(lambda: client.create(job, dry_run=True), OPERATOR)
 
@@ -345,8 +342,7 @@ def allow_results(client: Client, namespace: str) -> None:
     """Let the pods of Workflows in a namespace report their results, as Argo's documents say."""
     manifests = module("argoexec", tools.ARGO) / "manifests/quick-start/base"
     role = manifests / "executor/emissary/executor-role.yaml"
-    binding = manifests / "executor-default-rolebinding.yaml"
-    apply(client, built(role, binding, namespace=namespace))
+    apply(client, built(role, manifests / "executor-default-rolebinding.yaml", namespace=namespace))
 
 
 def store() -> dict[str, Any]:
@@ -371,10 +367,9 @@ def release_store(address: str) -> dict[str, Any]:
 
 def signalled(client: Client, container: str) -> set[tuple[str, str]]:
     """Namespace and name of the pods in which the controller has tried to end the container."""
-    pods = client.list(Pod, namespace=ARGO)
     lines = [
         line
-        for pod in pods
+        for pod in client.list(Pod, namespace=ARGO)
         if pod.metadata and pod.metadata.name
         for line in client.log(pod.metadata.name, namespace=ARGO)
     ]
@@ -418,8 +413,7 @@ def results(workflow: Any) -> list[str]:
 
 def _of_argo() -> Iterator[dict[str, Any]]:
     overlay = module("workflow-controller", tools.ARGO) / "manifests/cluster-install"
-    image = images.WORKFLOW_CONTROLLER
-    for document in built(overlay, image=image, without="argo-server"):
+    for document in built(overlay, image=images.WORKFLOW_CONTROLLER, without="argo-server"):
         if document["kind"] == "Deployment":
             [container] = document["spec"]["template"]["spec"]["containers"]
             container["args"] = ["--executor-image", images.ARGOEXEC]

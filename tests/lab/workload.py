@@ -148,8 +148,7 @@ class Workload:
     def deploy(self) -> None:
         """Make everything but the webhook configuration: account, role, files."""
         with self.cluster.client() as client:
-            namespace = Namespace(metadata=ObjectMeta(name=self.model))
-            client.apply(namespace, field_manager="lab")
+            client.apply(Namespace(metadata=ObjectMeta(name=self.model)), field_manager="lab")
             for resource in manifests.render_access(self.values()):
                 client.apply(resource, field_manager="lab", force=True)
         self._write_files()
@@ -176,8 +175,7 @@ class Workload:
 
     def renew_certificate(self) -> str:
         """Write a new certificate of ``authority``, and then its key; returns the chain, PEM."""
-        names = certificates.service_names(self.name, self.model)
-        leaf = certificates.issue(self.authority, names)
+        leaf = certificates.issue(self.authority, certificates.service_names(self.name, self.model))
         (self._folder / "tls.crt").write_text(leaf.chain)
         (self._folder / "tls.key").write_text(leaf.private_key)
         return leaf.chain
@@ -264,8 +262,7 @@ class Workload:
     def await_admission(self, namespace: str) -> None:
         """Return when pods that are created in a selected namespace are changed."""
         # Changed also where Istio makes sidecars native unasked.
-        asks = {START: "hold"}
-        pod = meshed.pod(namespace, "probe", sidecar=None, annotations=asks)
+        pod = meshed.pod(namespace, "probe", sidecar=None, annotations={START: "hold"})
 
         def changed() -> bool:
             with self.cluster.client() as client:

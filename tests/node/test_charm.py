@@ -146,8 +146,7 @@ def app(cluster: lab.Cluster, charm: Path, gate: Path) -> Iterator[lab.juju.App]
     """Deployed in a controller's model, whose namespace has another name; not settled."""
     namespace = f"controller-{secrets.token_hex(3)}"
     with lab.juju.Model(cluster, "controller", namespace=namespace) as model:
-        images = {CONTAINER: gated(gate)}
-        yield model.deploy(charm, trust=False, images=images, config=CONFIG)
+        yield model.deploy(charm, trust=False, images={CONTAINER: gated(gate)}, config=CONFIG)
 
 
 def test_without_trust_it_is_blocked_until_trust_is_granted(

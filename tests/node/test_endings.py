@@ -126,8 +126,7 @@ def endings(
     for first in range(0, len(ordered), AT_ONCE):
         some = ordered[first : first + AT_ONCE]
         for workload in some:
-            beside = native if workload in NATIVE_SIDECARS else meshed
-            for namespace in (plain, beside):
+            for namespace in (plain, native if workload in NATIVE_SIDECARS else meshed):
                 client.create(workload.in_namespace(namespace))
         ended = await_ends(client, [(plain,), (meshed, native)], some, quiet=QUIET)
         without |= ended[0]

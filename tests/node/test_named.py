@@ -326,8 +326,7 @@ JOBS = (
 @pytest.fixture(scope="module")
 def early(client: Client, trainer: None) -> Iterator[None]:
     """The jobs run, and no Istio of theirs is yet."""
-    labels = {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"}
-    make_namespace(client, NAME, labels)
+    make_namespace(client, NAME, {"istio.io/rev": REVISION, f"lab.test/{NAME}": "yes"})
     for job in JOBS:
         client.create(job.in_namespace(NAME))
 

@@ -103,10 +103,9 @@ class World:
 
 def written(stateful_set: StatefulSet) -> tuple[Any, ...]:
     managers = meta(stateful_set).managedFields or []
-    spec = stateful_set.spec and stateful_set.spec.to_dict()
     return (
         meta(stateful_set).generation,
-        spec,
+        stateful_set.spec and stateful_set.spec.to_dict(),
         [m.to_dict() for m in managers if m.subresource != "status"],
     )
 
@@ -226,8 +225,7 @@ def test_afterwards_all_charms_have_a_sidecar_whenever_they_came(after: Seen) ->
 
 
 def test_nobody_patched_a_stateful_set(before: Seen, told: Told, after: Seen) -> None:
-    late = {LATE: told.seen.stateful_sets[LATE]}
-    assert after.stateful_sets == {**before.stateful_sets, **late}
+    assert after.stateful_sets == {**before.stateful_sets, LATE: told.seen.stateful_sets[LATE]}
 
 
 def test_what_had_its_sidecar_is_not_restarted(told: Told, after: Seen) -> None:

@@ -310,10 +310,9 @@ def _lost(statuses: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _condition(case: Case) -> bool:
-    conditions = case.pod["status"].get("conditions", ())
     return any(
         each["type"] == "AllContainersRestarting" and each["status"] == "True"
-        for each in conditions
+        for each in case.pod["status"].get("conditions", ())
     )
 
 
@@ -369,8 +368,7 @@ def _answers(
     explained, complaints = explain(verdict.pod for verdict in verdicts if not verdict.refused)
     answered = {each.uid: each for each in explained}
     for verdict, document in zip(verdicts, documents, strict=True):
-        uid = msgspec.json.decode(document)["metadata"]["uid"]
-        yield verdict, answered.get(uid), complaints
+        yield verdict, answered.get(msgspec.json.decode(document)["metadata"]["uid"]), complaints
 
 
 def _part(kubelets: Sequence[Kubelet], seed: int, numbers: range) -> dict[Kubelet, Tally]:

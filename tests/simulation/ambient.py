@@ -203,8 +203,7 @@ class Ambient:
             self._new(found)
 
     def _new(self, found: Stored) -> None:
-        node = found.object["spec"]["nodeName"]
-        pod = Capture(found.name, node, since=self._world.now)
+        pod = Capture(found.name, found.object["spec"]["nodeName"], since=self._world.now)
         if found.meta.get("labels", {}).get("k8s-app"):
             return
         self.pods[found.uid] = pod
@@ -255,8 +254,7 @@ class Ambient:
     def _forge(self) -> None:
         """A tenant gives a pod the label of an agent."""
         name = f"forged-{self._dice.randrange(10**6)}"
-        node = self._dice.choice([*self.agents])
-        self._make(name, node, MESHED, {"k8s-app": "istio-cni-node"})
+        self._make(name, self._dice.choice([*self.agents]), MESHED, {"k8s-app": "istio-cni-node"})
         self._world.after(60.0, self._server.remove, "pods", MESHED, name)
 
     def _unless_calm(self, happen: Callable[[Ambient], None]) -> None:

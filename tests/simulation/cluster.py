@@ -128,8 +128,7 @@ class Cluster:
         if self.injector == "absent":
             return pod
         proxy = {"name": PROXY, "image": "proxyv2"}
-        spec = {**pod["spec"], "containers": [*pod["spec"]["containers"], proxy]}
-        return {**pod, "spec": spec}
+        return {**pod, "spec": {**pod["spec"], "containers": [*pod["spec"]["containers"], proxy]}}
 
     # Pods.
 

@@ -123,5 +123,4 @@ def _begin(cluster: Cluster, _window: float) -> None:
         cluster.world.at(4.0 + number, unit.start)
     cluster.world.at(3.0, cluster.install_istio)
     for when in (8.0, 20.0):
-        plan = Plan({"main": [Run(5.0)]})
-        cluster.world.at(when, lone_pod, cluster, f"task-{when:.0f}", plan)
+        cluster.world.at(when, lone_pod, cluster, f"task-{when:.0f}", Plan({"main": [Run(5.0)]}))

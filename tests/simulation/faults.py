@@ -40,8 +40,7 @@ def populate(cluster: Cluster) -> None:
     dice = cluster.world.dice("workloads")
     for unit in cluster.units if "clock steps" in cluster.world.faults else ():
         unit.wall_offset = dice.choice((0.0, -900.0, 900.0))
-    never = "never ready" in cluster.world.faults
-    for number in range(5 if never else 0):
+    for number in range(5 if "never ready" in cluster.world.faults else 0):
         cluster.add(
             ReplicaSet(cluster, "greedy", f"greedy-{number}", 1,
                        lambda: Plan({"main": [Run(FOREVER)]}, None))

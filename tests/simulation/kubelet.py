@@ -240,8 +240,7 @@ class Nodes:
         if container.state != "running" or container.starts != start or box.gone:
             return
         container.state, container.code, container.ended = "terminated", code, self._world.time()
-        text = "{} of {} exits with {}"
-        self._world.tell(text, container.name, box.name[1], code)
+        self._world.tell("{} of {} exits with {}", container.name, box.name[1], code)
         if container.again and not box.stopping:
             self._world.after(1.0, self._wait, box, container, start)
             self._world.after(min(10.0 * 2 ** (start - 1), 60.0), self._again, box, container)
@@ -386,8 +385,7 @@ class Nodes:
                 quick = self._dice.random() < 0.7
                 seconds = self._dice.uniform(0.1, 2.0) if quick else box.grace
                 longest = max(longest, seconds)
-                code = self._dice.choice((0, 143)) if quick else 137
-                self._end(box, container, seconds, code)
+                self._end(box, container, seconds, self._dice.choice((0, 143)) if quick else 137)
         self._report(box)
         self._world.after(longest + 0.5 + self._dice.random(), self._remove, box)
 

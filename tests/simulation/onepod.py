@@ -228,8 +228,7 @@ def changed(world: World, what: str, container: tuple[str, str] = ("", ""), **ne
     """The truth changes: a ``container`` has another state, and other fields are ``new``."""
     pairs = zip(world.life.containers, world.truth.containers, strict=True)
     states = tuple(container[1] if name == container[0] else state for name, state in pairs)
-    version = world.truth.version + 1
-    after = world.truth._replace(containers=states, version=version, **new)
+    after = world.truth._replace(containers=states, version=world.truth.version + 1, **new)
     return Step(what, world.copy(truth=after, unseen=(*world.unseen, after)))
 
 
@@ -295,8 +294,7 @@ def acts(world: World) -> Iterator[Step]:
                 yield Step("nothing is due", followed(after, task.superseded(after.scope)), True)
                 return
             truth = world.truth
-            exists = truth.there in {"yes", "deleting"}
-            found = report(world.life, truth) if exists else None
+            found = report(world.life, truth) if truth.there in {"yes", "deleting"} else None
             decided = task.looked(found, after.scope, at(after.now))
             if isinstance(decided, Ask):
                 yield from asks(after, truth)
@@ -343,8 +341,7 @@ def sends(world: World, send: Send) -> Iterator[Step]:
             took = f"{target} is told to exit, and {'takes' if effect else 'does not take'} it"
             heard = f"the answer sounds {'good' if well else 'bad'}" if sent else "it was refused"
             decided = task.answered(send.way, result, after.scope)
-            fair = well and effect is runs
-            yield Step(f"{took}; {heard}", followed(after, decided), fair)
+            yield Step(f"{took}; {heard}", followed(after, decided), well and effect is runs)
     yield failing(world, "the attempt does not reach the API server", counts=False)
 
 

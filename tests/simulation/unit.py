@@ -88,8 +88,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             return self._clock()
         timers: list[Any] = self._scheduled
         while timers and timers[0]._cancelled:
-            timer = heapq.heappop(timers)
-            timer._scheduled = False
+            heapq.heappop(timers)._scheduled = False
             self._timer_cancelled_count -= 1
         return timers[0]._when if timers else None
 
@@ -340,8 +339,7 @@ class Unit:
 
     def _trouble(self, seconds: float) -> None:
         if self.process:
-            until = self.cluster.world.now + seconds
-            self.process.troubled = max(self.process.troubled, until)
+            self.process.troubled = max(self.process.troubled, self.cluster.world.now + seconds)
 
     def _join(self) -> None:
         if self.partitioned:

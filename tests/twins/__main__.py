@@ -102,8 +102,7 @@ def _again(
     copies = [pair.copy(f"{pair.name}-{n}") for pair in doubtful for n in range(AGAIN)]
     plays: dict[str, list[tuple[Half, Half]]] = {pair.name: [] for pair in doubtful}
     for start in range(0, len(copies), BATCH):
-        some = copies[start : start + BATCH]
-        for copy, ours, twin in player.play(beside, folder, some, moment):
+        for copy, ours, twin in player.play(beside, folder, copies[start : start + BATCH], moment):
             plays[copy.name.rpartition("-")[0]].append((ours, twin))
     return {name: judge.again(found) for name, found in plays.items()}
 

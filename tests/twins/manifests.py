@@ -233,8 +233,7 @@ def job(values: Values) -> Document:
         spec["volumes"] = volumes
     if values["resources"] == "of the pod":
         # A proxy's own limit of two CPUs is more than that.
-        small = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1"}}
-        spec["resources"] = small
+        spec["resources"] = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1"}}
     if values["ends the proxy"] == "kill":
         spec["shareProcessNamespace"] = True
     about = {"labels": {JOB: NAME}, "annotations": _annotations(values)}
@@ -254,8 +253,7 @@ def around(values: Values) -> list[Document]:
     """What there is in the namespace of a pair beside its Job."""
     made: list[Document] = []
     if values["ends the proxy"] in {"ConfigMap", "wrapper"}:
-        work = script("main", values["payload"])
-        texts = {"run.sh": _ended(work, QUIT), "scuttle": SCUTTLE}
+        texts = {"run.sh": _ended(script("main", values["payload"]), QUIT), "scuttle": SCUTTLE}
         made.append(_object("v1", "ConfigMap", NAME, data=texts))
     if values["payload"] == "serves a peer":
         ports = [{"name": "tcp", "port": SERVED}]

@@ -450,8 +450,7 @@ class _Batch:
     def _calls(self) -> dict[tuple[str, str], set[str]]:
         """Who has called the service: containers by namespace and Job."""
         found: dict[tuple[str, str], set[str]] = {}
-        log = self.client.log(SERVICE, namespace=self.beside.namespace, container="httpd")
-        for line in log:
+        for line in self.client.log(SERVICE, namespace=self.beside.namespace, container="httpd"):
             match line.strip().split("/"):
                 case [namespace, job, container]:
                     found.setdefault((namespace, job), set()).add(container)

@@ -238,8 +238,7 @@ class App:
         self._objects.publish(ready, ports=ports or [PLACEHOLDER])
 
     def _start(self, unit: Unit, *, boot: bool = True) -> None:
-        folder = unit.folder / "serviceaccount"
-        self._objects.write_credentials(folder, self.model.cluster.ca)
+        self._objects.write_credentials(unit.folder / "serviceaccount", self.model.cluster.ca)
         unit.start(self._charm, self._images if boot else {})
 
     def _replace(
@@ -395,8 +394,7 @@ class Relation:
             state["relations"][str(self.number)]["units"] = {app.name: [], self.remote: []}
         for unit in app.units:
             for kind, who in (("departed", away), ("broken", "")):
-                told = related(record, app.name, kind, remote_unit=who, departing=who)
-                agent.run(unit, told)
+                agent.run(unit, related(record, app.name, kind, remote_unit=who, departing=who))
         with agent.edit() as state:
             del state["relations"][str(self.number)]
 

@@ -161,8 +161,7 @@ def relation_set(hook: Hook, flags: Flags, rest: Sequence[str]) -> None:
 
 def relation_model_get(hook: Hook, flags: Flags, rest: Sequence[str]) -> dict[str, str]:
     """Return the remote model, which is this one unless the relation says otherwise."""
-    relation = hook.databags(flags.get("-r"))
-    return {"uuid": relation.get("remote-model", hook.state["model"]["uuid"])}
+    return {"uuid": hook.databags(flags.get("-r")).get("remote-model", hook.state["model"]["uuid"])}
 
 
 def secret_add(hook: Hook, flags: Flags, rest: Sequence[str]) -> str:

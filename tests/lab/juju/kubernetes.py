@@ -58,8 +58,7 @@ class Objects:
     def delete(self) -> None:
         """Remove everything again, the rights last: a charm's remove hook may need them."""
         service = _load("service", **self._names, **self._published)
-        rights = _load("rights", **self._names)
-        meshed.delete(self._client, [*reversed(service), *reversed(rights)])
+        meshed.delete(self._client, [*reversed(service), *reversed(_load("rights", **self._names))])
 
     def _apply(self, manifest: str, **more: Any) -> None:
         for each in _load(manifest, **self._names, **more):

@@ -132,8 +132,7 @@ class Agent:
         """Run one event of each unit, all at the same time, or count a quiet round."""
         if not self.controller.is_set():
             return
-        units = [unit for _, unit in self._each()]
-        busy = any([*self._hooks.map(self._step, units)])
+        busy = any([*self._hooks.map(self._step, [unit for _, unit in self._each()])])
         for call in self.after_hooks:
             call()
         if not busy:
@@ -244,8 +243,7 @@ class Model:
         options = metadata.config(config or {})
         name = metadata.name
         if images is None:
-            image = of_workload(_ROOT / "workload")
-            images = dict.fromkeys(metadata.containers, image)
+            images = dict.fromkeys(metadata.containers, of_workload(_ROOT / "workload"))
         objects = kubernetes.Objects(self.client, self.name, name, namespace=self.namespace)
         objects.create(trust=trust)
         with self.agent.edit() as state:

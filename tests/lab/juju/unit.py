@@ -70,8 +70,7 @@ class Metadata:
 
     def config(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that have a value: the given ones over the defaults."""
-        defaults = {name: option.get("default") for name, option in self.options.items()}
-        merged = {**defaults, **given}
+        merged = {**{name: option.get("default") for name, option in self.options.items()}, **given}
         return {name: value for name, value in merged.items() if value is not None}
 
     def parameters(self, action: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,8 +265,7 @@ def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
 
 def _outcome(event: Event, began: float, status: int, hook: Path, unit: State) -> Outcome:
     tools, log = (tuple((hook / name).read_text().splitlines()) for name in ("tools", "log"))
-    action = unit.get("action", {})
-    return Outcome(event.name, began, event.environment, status, tools, log, action)
+    return Outcome(event.name, began, event.environment, status, tools, log, unit.get("action", {}))
 
 
 # Changes that Pebble's checks make, with the status that tells (Juju's agent, 3.6).

@@ -76,8 +76,7 @@ async def _create(api: Api, path: str, body: Object) -> None:
 
 async def _renew(api: Api, name: str) -> None:
     micros = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    patch = {"spec": {"renewTime": micros}}
-    await api.request("PATCH", f"{LEASES}/{name}", patch, MERGE)
+    await api.request("PATCH", f"{LEASES}/{name}", {"spec": {"renewTime": micros}}, MERGE)
 
 
 def _status(name: str, port: int) -> Object:
@@ -183,13 +182,11 @@ class ScriptedKubelet:
         self, pod: Pod, container: str, exit_code: int = 0, *, reason: str | None = None
     ) -> None:
         """End a container. ``restart`` makes the restart that is then due."""
-        record = self._pods.get(_uid(pod))
-        self._call(self._pods.end(record, container, exit_code, reason))
+        self._call(self._pods.end(self._pods.get(_uid(pod)), container, exit_code, reason))
 
     def listen(self, pod: Pod, container: str, port: int, path: str, exit_code: int = 0) -> None:
         """From now on a container other than the proxy ends after a POST to this port and path."""
-        listener = Listener(container, path, exit_code)
-        self._pods.get(_uid(pod)).listeners[port] = listener
+        self._pods.get(_uid(pod)).listeners[port] = Listener(container, path, exit_code)
 
     def misbehave(self, pod: Pod, behaviour: Misbehaviour, *, via: Via | None = None) -> None:
         """From now on requests for this pod's proxy go wrong, with ``via`` those of this way."""
@@ -255,9 +252,8 @@ class ScriptedKubelet:
 
     def _speak_spdy(self, program: Path, behind: int) -> int:
         port, host = processes.reserve_port(), "127.0.0.1"
-        name = f"kubelet-{NAME}-spdy"
         front = self._cluster.spawn(
-            name,
+            f"kubelet-{NAME}-spdy",
             [
                 program,
                 *("-listen", f"{host}:{port}"),

@@ -271,8 +271,7 @@ class Record:
     @property
     def status_port(self) -> int:
         """The port on which this pod's pilot-agent has its status server; 0: it has none."""
-        annotations = self.pod["metadata"].get("annotations", {})
-        return int(annotations.get(PORT_ANNOTATION, STATUS_PORT))
+        return int(self.pod["metadata"].get("annotations", {}).get(PORT_ANNOTATION, STATUS_PORT))
 
     @property
     def regular(self) -> list[Container]:

@@ -73,8 +73,7 @@ async def serve(app: web.Application, context: ssl.SSLContext) -> tuple[web.AppR
     """Listen on 127.0.0.1, on a free port; returns the runner to clean up, and the port."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     return runner, int(runner.addresses[0][1])
 
 

@@ -86,8 +86,7 @@ def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
 @pytest.fixture(scope="module")
 def early(client: Client) -> Iterator[Seen]:
     """A Job that Kueue has admitted before Istio can inject."""
-    labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
-    make_namespace(client, LATE, labels)
+    make_namespace(client, LATE, {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"})
     upstream.make_queue(client, LATE)
     client.create(EARLY.in_namespace(LATE))
     yield lab.until(
