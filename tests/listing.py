@@ -61,8 +61,9 @@ def judged(charm: Path, address: str) -> Iterator[str]:
 
 def main() -> int:
     """Print each line; the exit status is 1 if something is amiss that has no reason."""
-    handler = functools.partial(Silent, directory=str(ROOT))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Silent, directory=str(ROOT))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     lines = list(judged(ROOT, f"http://127.0.0.1:{server.server_port}"))
     server.shutdown()

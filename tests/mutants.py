@@ -57,8 +57,9 @@ DECLARED = re.compile(r"\b(frozen|kw_only|omit_defaults|slots)=True")
 
 
 def git(*arguments: str) -> list[str]:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
 
 
 def modules() -> list[str]:

@@ -98,8 +98,9 @@ def kubeconfig() -> Path:
 def client(kubeconfig: Path) -> Iterator[Client]:
     """The account of the kubeconfig, which may make and remove namespaces."""
     try:
-        config = KubeConfig.from_file(kubeconfig)
-        with Client(config, field_manager="istio-aux-acceptance") as client:
+        with Client(
+            KubeConfig.from_file(kubeconfig), field_manager="istio-aux-acceptance"
+        ) as client:
             next(iter(client.list(Namespace)), None)
             yield client
     except (ConfigError, httpx2.TransportError, ApiError) as error:

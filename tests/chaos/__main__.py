@@ -28,8 +28,9 @@ def main() -> int:
     storm = make(options.seed, 60 * options.minutes, options.jobs)
     with lab.cluster("node") as cluster:
         steps = Steps()
-        deploy = partial(demo.node.deploy_charm, cluster, steps, units=2)
-        app, istio = demo.node.set_stage(steps, cluster, deploy)
+        app, istio = demo.node.set_stage(
+            steps, cluster, partial(demo.node.deploy_charm, cluster, steps, units=2)
+        )
         lab.upstream.await_training_operator(cluster)
         client = cluster.client()
         make_namespace(client, "stage")

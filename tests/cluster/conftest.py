@@ -62,8 +62,9 @@ def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stage
 @pytest.fixture(scope="session")
 def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
     """`istio-aux serve` under its own ServiceAccount, with the default selectors."""
-    folder = tmp_path_factory.mktemp("istio-aux")
-    with program(cluster, folder, "istio-aux", {}, selector=DEFAULT) as workload:
+    with program(
+        cluster, tmp_path_factory.mktemp("istio-aux"), "istio-aux", {}, selector=DEFAULT
+    ) as workload:
         yield workload
 
 

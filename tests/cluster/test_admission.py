@@ -90,8 +90,9 @@ def test_the_namespaces_label_can_change_under_way(webhook: Workload, scene: Sce
 
     webhook.select(scene.namespace)
     webhook.await_admission(scene.namespace)
-    labels = {"labels": {"istio.io/dataplane-mode": "ambient"}}
-    scene.client.patch(Namespace, scene.namespace, {"metadata": labels})
+    scene.client.patch(
+        Namespace, scene.namespace, {"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}}}
+    )
     await_left_alone(scene)
 
 

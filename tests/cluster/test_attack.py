@@ -124,8 +124,9 @@ def attacked(programs: Programs) -> Iterator[Workload]:
 
     Its heir answers none, but would lead as soon as the Lease is not renewed in time.
     """
-    settings = {"lease": "attacked/attacked", "race-policy": "restart"}
-    leader = programs("attacked", settings, publish=True)
+    leader = programs(
+        "attacked", {"lease": "attacked/attacked", "race-policy": "restart"}, publish=True
+    )
     lab.until(lambda: leader.status().get("leader"), what="it to lead")
     heir = leader.replica("attacked-1")
     heir.start()
@@ -383,8 +384,9 @@ def test_a_flood_of_requests_to_the_status_port_changes_nothing_for_others(
                     await answer.read()
 
     async def run() -> None:
-        connector = aiohttp.TCPConnector(local_addr=(next(addresses(1)), 0))
-        async with aiohttp.ClientSession(connector=connector) as session:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(local_addr=(next(addresses(1)), 0))
+        ) as session:
             clients = [asyncio.create_task(ask(session)) for _ in range(32)]
             await asyncio.to_thread(bystanders.burst)
             for client in clients:

@@ -319,8 +319,9 @@ def test_a_dry_run_shows_which_pods_would_be_restarted_and_restarts_none(
 ):
     before = late.uids()
 
-    command = ("restart-unmeshed", "-n", late.namespace, "--limit", "3", "-o", "json")
-    done = ask(cluster.kubeconfig, *command)
+    done = ask(
+        cluster.kubeconfig, "restart-unmeshed", "-n", late.namespace, "--limit", "3", "-o", "json"
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert [pod["outcome"] for pod in lines(done)].count("would-restart") == 3
@@ -330,8 +331,7 @@ def test_a_dry_run_shows_which_pods_would_be_restarted_and_restarts_none(
 def test_an_account_that_may_not_evict_is_told_what_grants_it(late: Crowd, workload: Workload):
     before = late.uids()
 
-    command = ("restart-unmeshed", "--yes", "--config", str(workload.config))
-    done = ask(workload.kubeconfig, *command)
+    done = ask(workload.kubeconfig, "restart-unmeshed", "--yes", "--config", str(workload.config))
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -92,8 +92,9 @@ def pebble(
 
 def container(client: ops.pebble.Client) -> ops.Container:
     context = SimpleNamespace(version=ops.JujuVersion("3.6.0"))
-    backend = cast("Any", SimpleNamespace(_juju_context=context))
-    return ops.Container("istio-aux", backend, pebble_client=client)
+    return ops.Container(
+        "istio-aux", cast("Any", SimpleNamespace(_juju_context=context)), pebble_client=client
+    )
 
 
 def happened(kind: type[ops.EventBase]) -> ops.EventBase:
@@ -128,8 +129,9 @@ def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
 def test_pebble_wakes_the_charm_ever_more_rarely_until_it_is_stopped(pebble: Any) -> None:
     workload.wake(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
 
-    came = notices(pebble, 4)
-    gaps = [(after - before).total_seconds() for before, after in itertools.pairwise(came)]
+    gaps = [
+        (after - before).total_seconds() for before, after in itertools.pairwise(notices(pebble, 4))
+    ]
     assert all(gap >= FIRST * 2**n for n, gap in enumerate(gaps)), gaps
 
     # The notice itself, and update-status, change nothing: Pebble goes on waiting.
@@ -203,8 +205,9 @@ def test_the_layers_checks_and_identities_of_the_charm_are_understood(
     lab.until(lambda: not is_up(unit), what="the rock's check to fail")
 
     def reconcile() -> None:
-        layer = of_answers(workload.layer(CONFIG.settings | NAMES), url)
-        unit.add_layer(workload.SERVICE, layer, combine=True)
+        unit.add_layer(
+            workload.SERVICE, of_answers(workload.layer(CONFIG.settings | NAMES), url), combine=True
+        )
         unit.replan()
         workload.check(unit, ready=True)
 
@@ -374,8 +377,9 @@ def failure(promtool: str, rules: Path, *tests: dict[str, Any]) -> str:
     test = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": each}
     path = rules.with_name("test.yaml")
     path.write_text(yaml.safe_dump(test))
-    command = [promtool, "test", "rules", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False
+    )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 

@@ -241,8 +241,9 @@ def test_twenty_thousand_pods_are_judged_as_by_the_kubelet() -> None:
 
 @pytest.mark.nightly("20,000 pods of one seed, by one kubelet")
 def test_the_pods_of_this_night_are_judged_as_by_each_kubelet() -> None:
-    tallies = play(KUBELETS, NIGHT, 100_000).values()
-    found = [each for tally in tallies for each in tally.disagreements]
+    found = [
+        each for tally in play(KUBELETS, NIGHT, 100_000).values() for each in tally.disagreements
+    ]
     assert sampled(f"tox -e oracle -- --pods 100000 --seed {NIGHT}", found) == []
 
 

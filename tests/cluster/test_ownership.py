@@ -61,8 +61,9 @@ def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Valu
 
 @pytest.fixture
 def selected(client: lightkube.Client, deserted: manifests.Values, namespace: str) -> str:
-    labels = {"looked-after-by": deserted.model}
-    client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
+    client.patch(
+        Namespace, namespace, {"metadata": {"labels": {"looked-after-by": deserted.model}}}
+    )
     return namespace
 
 
@@ -235,8 +236,9 @@ def test_a_right_that_is_missing_is_known_from_whatever_else_is_forbidden(
         assert refusal(narrow, account) == (403, True)
         assert refusal(narrow, Role(metadata=about, rules=[reads])) == (403, True)
 
-    none_more = ResourceQuotaSpec(hard={"count/serviceaccounts": "0"})
-    client.create(ResourceQuota(metadata=about, spec=none_more))
+    client.create(
+        ResourceQuota(metadata=about, spec=ResourceQuotaSpec(hard={"count/serviceaccounts": "0"}))
+    )
 
     def counts() -> bool:
         probe = ServiceAccount(metadata=ObjectMeta(name="probe", namespace=namespace))
@@ -250,8 +252,9 @@ def test_a_right_that_is_missing_is_known_from_whatever_else_is_forbidden(
     assert refusal(client, account) == (403, False)
     client.delete(ResourceQuota, "made", namespace=namespace)
 
-    held = ObjectMeta(name="held", namespace=namespace, finalizers=["lab.test/held"])
-    client.create(Lease(metadata=held))
+    client.create(
+        Lease(metadata=ObjectMeta(name="held", namespace=namespace, finalizers=["lab.test/held"]))
+    )
     client.delete(Namespace, namespace)
     assert refusal(client, account) == (403, False)
     client.patch(Lease, "held", {"metadata": {"finalizers": None}}, namespace=namespace)

@@ -272,8 +272,9 @@ def test_a_pod_that_leaves_a_selection_comes_as_it_was_before(
     assert sorted(asked.split(",")) == sorted(selection["fieldSelector"].split(","))
 
     def patch(name: str, phase: str, *, exited: bool) -> None:
-        body = {"status": status(phase, exited=exited)}
-        client.patch(Pod.Status, name, body, namespace=scene.namespace)
+        client.patch(
+            Pod.Status, name, {"status": status(phase, exited=exited)}, namespace=scene.namespace
+        )
 
     def watched(name: str, *changes: tuple[str, bool]) -> list[tuple[str, int | None]]:
         client.create(meshed.pod(scene.namespace, name))

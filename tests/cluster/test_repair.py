@@ -77,8 +77,9 @@ def early(
 ) -> Iterator[Crowd]:
     """istio#43074: pods run, and then comes Istio, which ignores the ambient label. A webhook after
     Istio's takes the sidecar from the pods of one controller."""
-    labels = {"istio-injection": "enabled", "istio.io/dataplane-mode": "ambient"}
-    make_namespace(client, SPACE, labels)
+    make_namespace(
+        client, SPACE, {"istio-injection": "enabled", "istio.io/dataplane-mode": "ambient"}
+    )
     thief = {"objectSelector": {"matchLabels": STRIPPED}}
     found = scene.gather(client, SPACE, KINDS)
     istio = lab.istio.install(cluster)
@@ -170,7 +171,8 @@ def test_what_is_advised_for_a_job_gives_it_new_pods(
     before = lab.until(pods, what="the Job's pod")
 
     advised = ("replace", "--force", "-f", str(written))
-    kubectl = tools.path("kubectl")
-    subprocess.run([kubectl, "--kubeconfig", cluster.kubeconfig, *advised], check=True)
+    subprocess.run(
+        [tools.path("kubectl"), "--kubeconfig", cluster.kubeconfig, *advised], check=True
+    )
 
     lab.until(lambda: (now := pods()) and not now & before, what="new pods alone")

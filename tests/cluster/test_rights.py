@@ -488,10 +488,11 @@ def test_of_leases_and_configmaps_the_workload_may_use_its_own_only(
 ):
     resource, group = what
     namespace, _, name = where.partition("/")
-    attributes = ResourceAttributes(
-        verb=verb, group=group, resource=resource, namespace=namespace, name=name
+    spec = SelfSubjectAccessReviewSpec(
+        resourceAttributes=ResourceAttributes(
+            verb=verb, group=group, resource=resource, namespace=namespace, name=name
+        )
     )
-    spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
     with own_client(named) as client:
         status = client.create(SelfSubjectAccessReview(spec=spec)).status
 

@@ -319,8 +319,9 @@ def await_state(
         found = (e for e in status.get("injectors", ()) if wanted.items() <= e.items())
         return status if any(why in each["why"] for each in found) else {}
 
-    what = f"{configuration or 'no injector'} to be {state} ({why})"
-    return lab.until(told, timeout=PROMPT, what=what)
+    return lab.until(
+        told, timeout=PROMPT, what=f"{configuration or 'no injector'} to be {state} ({why})"
+    )
 
 
 @pytest.fixture(scope="module")

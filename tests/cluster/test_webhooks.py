@@ -76,8 +76,9 @@ def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deac
             ],
             "sideEffects": "None",
         }  # fmt: skip
-        document = {"metadata": {"name": name}, "webhooks": [webhook]}
-        made[name] = client.create(typed(MutatingWebhookConfiguration, document))
+        made[name] = client.create(
+            typed(MutatingWebhookConfiguration, {"metadata": {"name": name}, "webhooks": [webhook]})
+        )
     await_told(workload, "aaa-sidecar-injector", *before)
 
     [first] = made["aaa-sidecar-injector"].webhooks or []
@@ -128,8 +129,9 @@ def later(cluster: lab.Cluster, served: Scene) -> Iterator[None]:
 
 def create_for(cluster: lab.Cluster, scene: Scene, later: str) -> creation.Creation:
     """Create a pod that is shown to this later webhook, too."""
-    labels = {"lab.test/later": later}
-    [made] = creation.create(cluster, meshed.nameless(scene.namespace, sidecar=None, labels=labels))
+    [made] = creation.create(
+        cluster, meshed.nameless(scene.namespace, sidecar=None, labels={"lab.test/later": later})
+    )
     return made
 
 
@@ -354,8 +356,9 @@ def own_istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 @pytest.fixture(scope="module")
 def program(own_istio: lab.istio.Istio, programs: Programs) -> Workload:
     """A workload with the option in force, which knows that sidecars can be native."""
-    settings = {"quit": "disabled", "root-namespace": ISTIO, "sidecars": OPTION}
-    return programs(NAME, settings, revisions=(ISTIO,))
+    return programs(
+        NAME, {"quit": "disabled", "root-namespace": ISTIO, "sidecars": OPTION}, revisions=(ISTIO,)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -375,8 +378,9 @@ def team(cluster: lab.Cluster, client: lightkube.Client, program: Workload) -> I
 
 
 def create(cluster: lab.Cluster, team: str, *cases: Case) -> list[Creation]:
-    pods = [meshed.written(case.pod, team) for case in cases]
-    return creation.create(cluster, *pods, dry_run=True)
+    return creation.create(
+        cluster, *[meshed.written(case.pod, team) for case in cases], dry_run=True
+    )
 
 
 def became(made: Creation) -> tuple[list[str], list[str]]:
@@ -448,8 +452,9 @@ def test_istio_refuses_a_pod_whose_configuration_takes_the_status_port_away(
     client: lightkube.Client, team: str
 ) -> None:
     """So nothing is decided about it: neither hold nor a native sidecar would be ready there."""
-    asked = {"proxy.istio.io/config": "statusPort: 0"}
-    pod = meshed.pod(team, "portless", annotations=asked, sidecar=None)
+    pod = meshed.pod(
+        team, "portless", annotations={"proxy.istio.io/config": "statusPort: 0"}, sidecar=None
+    )
 
     with pytest.raises(lightkube.ApiError, match="invalid status port: port number 0"):
         client.create(pod)

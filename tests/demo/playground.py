@@ -75,8 +75,9 @@ def create(client: Client, file: str, namespace: str) -> Any:
 def hung(client: Client) -> int:
     """How many pods hang although their payload succeeded."""
     now = datetime.now(UTC)
-    pods = client.list(Pod, namespace=FORGOTTEN)
-    stories = [pod_story([Seen(now, pod.to_dict())]) for pod in pods]
+    stories = [
+        pod_story([Seen(now, pod.to_dict())]) for pod in client.list(Pod, namespace=FORGOTTEN)
+    ]
     return sum(s.hangs and bool(s.last_try and s.last_try.succeeded) for s in stories)
 
 

@@ -305,8 +305,9 @@ class Sightings:
         """The story so far. A pod made again under the same name counts with its newest self."""
         newest = {seen[-1].object["metadata"]["name"]: seen for seen in self.pods.values()}
         pods = [pod_story(seen, (logs or {}).get(name)) for name, seen in newest.items()]
-        now = datetime.now(UTC)
-        return job_story(self.job, pods, helped=helped, created=self.created, until=now)
+        return job_story(
+            self.job, pods, helped=helped, created=self.created, until=datetime.now(UTC)
+        )
 
 
 def watch(kubeconfig: Path, resource: type, job: Any, *, helped: bool, tell: Tell) -> JobStory:
@@ -344,8 +345,9 @@ def hanging(story: JobStory) -> bool:
 async def _watch(
     kubeconfig: Path, resource: type, job: Any, *, helped: bool, tell: Tell
 ) -> JobStory:
-    config = KubeConfig.from_file(kubeconfig)
-    async with AsyncClient(config, trust_env=False, field_manager="demo") as client:
+    async with AsyncClient(
+        KubeConfig.from_file(kubeconfig), trust_env=False, field_manager="demo"
+    ) as client:
         created = datetime.now(UTC)
         made = await client.create(job)
         seen = Sightings(created, made.to_dict())

@@ -202,8 +202,9 @@ class Server:
     status: str
 
     async def answer(self, ask: Ask) -> Answer:
-        json_ = {"Content-Type": "application/json"}
-        async with self.session.post(ask.path, data=BytesIO(ask.body), headers=json_) as answer:
+        async with self.session.post(
+            ask.path, data=BytesIO(ask.body), headers={"Content-Type": "application/json"}
+        ) as answer:
             kind = answer.headers.get("Content-Type", "")
             return Answer(answer.status, kind, await answer.read())
 
@@ -253,8 +254,9 @@ async def serving(folder: Path) -> AsyncGenerator[Server]:
             started = json.loads(await process.stdout.readline())
         trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(crt)))
         reading = asyncio.create_task(_drop(process.stdout))
-        url = f"https://{started['webhook']}"
-        async with aiohttp.ClientSession(url, connector=trust) as session:
+        async with aiohttp.ClientSession(
+            f"https://{started['webhook']}", connector=trust
+        ) as session:
             yield Server(process, session, started["status"])
         reading.cancel()
     finally:

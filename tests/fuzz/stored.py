@@ -207,8 +207,9 @@ def _shown(answers: list[Any]) -> Iterator[str]:
             if explanation:
                 Output(output).show([explanation], report.explain_text)
             for finding in found or ():
-                audit = report.Audit([finding], 1)
-                Output(output).show([finding], report.audit_text, audit=audit, now=NOW.date)
+                Output(output).show(
+                    [finding], report.audit_text, audit=report.Audit([finding], 1), now=NOW.date
+                )
         yield from stream.buffer.getvalue().decode().split("\n")
 
 

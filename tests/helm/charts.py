@@ -52,8 +52,9 @@ def run_helm(*arguments: str, home: Path, kubeconfig: Path | None = None) -> str
     folders = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
     # Without a cluster it must find none.
     folders["KUBECONFIG"] = str(kubeconfig or home / "none")
-    argv = [str(tools.path("helm")), *arguments]
-    return errors.run(argv, HelmError, env={**os.environ, **folders})
+    return errors.run(
+        [str(tools.path("helm")), *arguments], HelmError, env={**os.environ, **folders}
+    )
 
 
 def given(values: Mapping[str, Any]) -> list[str]:
@@ -102,8 +103,9 @@ class Release:
 
     def checked(self) -> list[dict[str, Any]]:
         """What `istio-aux check` finds in one of its pods: the command of the chart's notes."""
-        config = "/etc/istio-aux/settings/config.yaml"
-        said = self.executed("istio-aux", "check", "--config", config, "-o", "json")
+        said = self.executed(
+            "istio-aux", "check", "--config", "/etc/istio-aux/settings/config.yaml", "-o", "json"
+        )
         return [json.loads(line) for line in said.splitlines()]
 
     def certificate(self, client: Client) -> str:
@@ -134,13 +136,16 @@ class Release:
 
     def _helm(self, verb: str, values: Mapping[str, Any], *more: str) -> str:
         image = {"image.repository": rock.NAME, **values}
-        waits = ("--wait", f"--timeout={READY}")
-        return self._run(verb, self._release, str(CHART), *waits, *more, *given(image))
+        return self._run(
+            verb, self._release, str(CHART), "--wait", f"--timeout={READY}", *more, *given(image)
+        )
 
     def _run(self, *arguments: str) -> str:
-        kubeconfig = self._cluster.kubeconfig
         return run_helm(
-            *arguments, f"--namespace={self.namespace}", home=self._home, kubeconfig=kubeconfig
+            *arguments,
+            f"--namespace={self.namespace}",
+            home=self._home,
+            kubeconfig=self._cluster.kubeconfig,
         )
 
 

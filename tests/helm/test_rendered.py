@@ -541,8 +541,9 @@ def test_a_release_of_another_name_leaves_its_own_pods_alone(home: Path) -> None
 def test_pods_on_the_network_of_their_node_need_not_start_beside_their_predecessor(
     home: Path,
 ) -> None:
-    values = {"webhook.hostNetwork": True, "webhook.securePort": 10260, "statusPort": 10261}
-    documents = render(home, values)
+    documents = render(
+        home, {"webhook.hostNetwork": True, "webhook.securePort": 10260, "statusPort": 10261}
+    )
     settings = yaml.safe_load(look(documents, "ConfigMap data config.yaml"))
 
     assert look(documents, "Deployment spec strategy rollingUpdate maxSurge") == 0

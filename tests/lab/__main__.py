@@ -26,14 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
         added.set_defaults(run=run)
         return added
 
-    up = command(_up, help="leave a cluster running and print its kubeconfig")
-    up.add_argument("--level", choices=["api", "node"], default="node")
+    command(_up, help="leave a cluster running and print its kubeconfig").add_argument(
+        "--level", choices=["api", "node"], default="node"
+    )
     command(_down, help="end what `up` left running").add_argument(
         "name", nargs="*", help="the clusters to end; without names all of this checkout"
     )
     command(_status, help="the clusters that run, and what this machine can do")
-    build = command(_build, help="build programs that are missing")
-    build.add_argument("program", nargs="*", metavar="PROGRAM")
+    command(_build, help="build programs that are missing").add_argument(
+        "program", nargs="*", metavar="PROGRAM"
+    )
     run = command(_run, help="run a program, built first when it is missing")
     run.add_argument("program", metavar="PROGRAM")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")

@@ -170,14 +170,16 @@ class Cluster:
     def collect_garbage(self) -> None:
         """Have the API server collect its garbage, which takes seconds if it has many objects."""
         # The runtime's own handler: net/http/pprof handler.ServeHTTP.
-        path = "/debug/pprof/heap?gc=1"
-        control_plane.get_status(self.server, self.ca, self._files.admin, path, patience=100)
+        control_plane.get_status(
+            self.server, self.ca, self._files.admin, "/debug/pprof/heap?gc=1", patience=100
+        )
 
     def client(self) -> Client:
         """A client with all rights, closed with the cluster."""
         # Seconds. On a busy machine a late answer is no error.
-        patience = httpx2.Timeout(100)
-        client = Client(self._config, trust_env=False, field_manager="lab", timeout=patience)
+        client = Client(
+            self._config, trust_env=False, field_manager="lab", timeout=httpx2.Timeout(100)
+        )
         self._clients.append(client)
         return client
 

@@ -82,8 +82,9 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         )
         if hosts:
-            names = x509.SubjectAlternativeName([general_name(host) for host in hosts])
-            builder = builder.add_extension(names, critical=False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False
+            )
         return _write(self._folder, name, builder.sign(self._key, hashes.SHA256()), key)
 
     def _builder(self, subject: x509.Name, public_key: PublicKey) -> x509.CertificateBuilder:
@@ -200,8 +201,9 @@ def write_kubeconfig(
 def request_token(client: Client, namespace: str, account: str, *, seconds: int = 3600) -> str:
     """A token of the ServiceAccount."""
     # lightkube reads the metadata, though none are sent.
-    spec = TokenRequestSpec(audiences=[], expirationSeconds=seconds)
-    request = ServiceAccountToken(metadata=ObjectMeta(), spec=spec)
+    request = ServiceAccountToken(
+        metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[], expirationSeconds=seconds)
+    )
     answer = client.create(request, account, namespace=namespace)
     assert answer.status
     assert answer.status.token
@@ -376,5 +378,6 @@ def kube_scheduler(program: Path, endpoints: Endpoints, files: Credentials) -> l
 def _component(endpoints: Endpoints, files: Credentials, name: str) -> Path:
     pair = files.authority.issue(name, f"system:{name}")
     ca = files.authority.pair.certificate
-    path = files.folder / f"{name}.kubeconfig"
-    return write_kubeconfig(path, endpoints.server, ca, user=f"system:{name}", has=pair)
+    return write_kubeconfig(
+        files.folder / f"{name}.kubeconfig", endpoints.server, ca, user=f"system:{name}", has=pair
+    )

@@ -60,11 +60,10 @@ class Creation:
     def audit(self, cluster: Cluster) -> dict[str, str]:
         """The annotations of its event in the audit log, once there. Raises TimeoutError."""
 
-        event = until(
+        return until(
             lambda: next(audited(cluster, about=self.audit_id), None),
             what=f"audit event {self.audit_id} in {cluster.audit}",
-        )
-        return event.get("annotations", {})
+        ).get("annotations", {})
 
 
 def audited(cluster: Cluster, *, about: str = "") -> Iterator[dict[str, Any]]:
@@ -238,8 +237,9 @@ class Account:
         """Ask for the deletion of a pod, which stays, if these fields of it are as they were."""
         found: dict[str, Any] = self._http.get(_path(where)).json().get("metadata", {})
         seen = {field: found.get(field) for field in preconditions}
-        body = {"dryRun": ["All"], "preconditions": seen, **options}
-        return self._ask("DELETE", _path(where), body)
+        return self._ask(
+            "DELETE", _path(where), {"dryRun": ["All"], "preconditions": seen, **options}
+        )
 
     def create(self, pod: Pod, **options: str) -> str:
         """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""

@@ -94,9 +94,10 @@ async def _endpoint(api: Api, host: str, port: int) -> tuple[str, int]:
             continue
         names = [p.get("name", "") for p in service["spec"]["ports"] if p["port"] == port]
         metadata = service["metadata"]
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{metadata['namespace']}/endpointslices"
         slices = await api.request(
-            "GET", path, params={"labelSelector": f"{LABEL}={metadata['name']}"}
+            "GET",
+            f"/apis/discovery.k8s.io/v1/namespaces/{metadata['namespace']}/endpointslices",
+            params={"labelSelector": f"{LABEL}={metadata['name']}"},
         )
         ready = [at for found in slices["items"] for at in _ready(found, names)]
         if ready:

@@ -311,8 +311,9 @@ def _documents(
             }
         },
     }
-    charts = CHARTS if revision else (*CHARTS, "default")
-    for document in _rendered(istio.namespace, charts, values, KEPT):
+    for document in _rendered(
+        istio.namespace, CHARTS if revision else (*CHARTS, "default"), values, KEPT
+    ):
         metadata = document["metadata"]
         if document["kind"] == "MutatingWebhookConfiguration":
             if not revision and metadata["name"] != TAG:

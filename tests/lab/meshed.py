@@ -70,8 +70,9 @@ def job(of: Pod, marks: Mapping[str, str] | None = None, **spec: Any) -> Job:
     assert of.spec
     metadata = {"name": meta(of).name, "namespace": meta(of).namespace}
     metadata |= {"labels": marks, "annotations": marks} if marks else {}
-    template = {"spec": of.spec.to_dict()}
-    return typed(Job, {"metadata": metadata, "spec": {"template": template, **spec}})
+    return typed(
+        Job, {"metadata": metadata, "spec": {"template": {"spec": of.spec.to_dict()}, **spec}}
+    )
 
 
 def written(document: Mapping[str, Any], namespace: str) -> Pod:

@@ -24,8 +24,9 @@ def _pinned(folder: Path) -> re.Match[str]:
     try:
         pins = (folder / "go.mod").read_text()
     except FileNotFoundError:
-        folders = (HERE / "tools").glob("kubernetes-*")
-        there = ", ".join(sorted(found.name.rpartition("-")[2] for found in folders))
+        there = ", ".join(
+            sorted(found.name.rpartition("-")[2] for found in (HERE / "tools").glob("kubernetes-*"))
+        )
         raise BuildError(f"LAB_KUBERNETES={MINOR}: expected one of {there}") from None
     pinned = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", pins)
     assert pinned

@@ -87,8 +87,9 @@ def built(*parts: Path, image: str = "", without: str = "", **fields: Any) -> It
     with tempfile.TemporaryDirectory() as place:
         fields["resources"] = [os.path.relpath(part, place) for part in parts]
         Path(place, "kustomization.yaml").write_text(json.dumps(fields))
-        program = [tools.path("kubectl"), "kustomize", "--load-restrictor=LoadRestrictionsNone"]
-        made = errors.run([*program, place])
+        made = errors.run(
+            [tools.path("kubectl"), "kustomize", "--load-restrictor=LoadRestrictionsNone", place]
+        )
     for document in yaml.load_all(made, yaml.CSafeLoader):
         if document["kind"] == "Deployment":
             for container in document["spec"]["template"]["spec"]["containers"]:
@@ -219,8 +220,9 @@ def install_mpi_operator(cluster: Cluster) -> None:
             lambda: meshed.is_gone(client, CustomResourceDefinition, MPI_JOBS),
             what=f"{MPI_JOBS} to be gone",
         )
-    name = "github.com/kubeflow/mpi-operator"
-    overlay = module("mpi-operator", name) / "manifests/overlays/standalone"
+    overlay = (
+        module("mpi-operator", "github.com/kubeflow/mpi-operator") / "manifests/overlays/standalone"
+    )
     install(cluster, MPI_OPERATOR, built(overlay, image=images.MPI_OPERATOR))
 
 
@@ -430,8 +432,9 @@ def install_cert_manager(cluster: Cluster) -> None:
     with cluster.client() as client:
         for path in sorted((folder / "deploy/crds").glob("*.yaml")):
             apply(client, read(path))
-    argv = [tools.path("cert-manager"), f"--kubeconfig={cluster.kubeconfig}"]
-    cluster.spawn("cert-manager", argv)
+    cluster.spawn(
+        "cert-manager", [tools.path("cert-manager"), f"--kubeconfig={cluster.kubeconfig}"]
+    )
 
 
 def renew_certificate(client: Client, name: str, namespace: str) -> None:

@@ -63,8 +63,9 @@ def rendered_from(app: str, model: str, given: Mapping[str, Any]) -> manifests.V
     issuers = certificates.Issuers(
         silent=True, own=certificates.make_authority(app, model).certificate
     )
-    options = configured(model, given)
-    values = Inputs(app, model, True, datetime.now(UTC), options, "", issuers).values()
+    values = Inputs(
+        app, model, True, datetime.now(UTC), configured(model, given), "", issuers
+    ).values()
     assert values
     return values
 

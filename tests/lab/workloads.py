@@ -48,8 +48,9 @@ class Difference:
     @property
     def needed(self) -> pytest.MarkDecorator:
         """The mark of a test that takes it."""
-        reason = f"{tools.VERSION}: no {self.what}: {self.instead} ({self.shown})"
-        return pytest.mark.skipif(not self.there, reason=reason)
+        return pytest.mark.skipif(
+            not self.there, reason=f"{tools.VERSION}: no {self.what}: {self.instead} ({self.shown})"
+        )
 
 
 NATIVE = Difference(
@@ -144,8 +145,9 @@ class Workload:
     ) -> GenericNamespacedResource:
         """The object to create; `image` takes the place of the lab's own."""
         metadata = {**self.manifest["metadata"], "name": self.name, "namespace": namespace}
-        document = _with_image({**self.manifest, "metadata": metadata}, image)
-        return RESOURCES[self.kind].from_dict(document)
+        return RESOURCES[self.kind].from_dict(
+            _with_image({**self.manifest, "metadata": metadata}, image)
+        )
 
 
 def _with_image(document: Any, image: str) -> Any:
@@ -222,8 +224,9 @@ def train_job(
     if annotations:
         of = {"spec": {"template": {"metadata": {"annotations": dict(annotations)}}}}
         jobs = {"replicatedJobs": [{"name": "node", "template": of}]}
-        patch = {"manager": "lab.test/author", "trainingRuntimeSpec": {"template": {"spec": jobs}}}
-        spec["runtimePatches"] = [patch]
+        spec["runtimePatches"] = [
+            {"manager": "lab.test/author", "trainingRuntimeSpec": {"template": {"spec": jobs}}}
+        ]
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {},
         "spec": spec,
@@ -553,8 +556,9 @@ sed -n "/^$metric=/s/^/$trial /p" {METRICS} | nc "${{db%:*}}" "${{db#*:}}" || ex
 
 def database() -> dict[str, Any]:
     """A pod that stores what collectors send: in its log. A stand-in for katib-db-manager."""
-    store = f"exec nc -ll -p {DATABASE_PORT} -e sh -c 'cat >/proc/1/fd/1'"
-    return pod(container(store), restart="Always")
+    return pod(
+        container(f"exec nc -ll -p {DATABASE_PORT} -e sh -c 'cat >/proc/1/fd/1'"), restart="Always"
+    )
 
 
 def trial(

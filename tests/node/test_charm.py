@@ -144,8 +144,9 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def app(cluster: lab.Cluster, charm: Path, gate: Path) -> Iterator[lab.juju.App]:
     """Deployed in a controller's model, whose namespace has another name; not settled."""
-    namespace = f"controller-{secrets.token_hex(3)}"
-    with lab.juju.Model(cluster, "controller", namespace=namespace) as model:
+    with lab.juju.Model(
+        cluster, "controller", namespace=f"controller-{secrets.token_hex(3)}"
+    ) as model:
         yield model.deploy(charm, trust=False, images={CONTAINER: gated(gate)}, config=CONFIG)
 
 

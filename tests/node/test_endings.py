@@ -144,8 +144,9 @@ def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
         needed = [workload.needs.needed] if workload.needs else []
         return [*needed, *([by_night] if workload in BY_NIGHT else [])]
 
-    params = [pytest.param(w, marks=marks(w), id=w.name) for w in workloads]
-    return pytest.mark.parametrize("workload", params)
+    return pytest.mark.parametrize(
+        "workload", [pytest.param(w, marks=marks(w), id=w.name) for w in workloads]
+    )
 
 
 @each(ENDINGS)
@@ -267,8 +268,9 @@ def told(client: Client, namespace: str, reason: str) -> dict[str, str]:
 @BY_FORCE
 def test_a_native_proxy_that_had_no_time_to_end_is_told(client: Client, where: str) -> None:
     """Its exit code is not in what the watch shows. buildkite/agent-stack-k8s#862."""
-    hurried = {"terminationGracePeriodSeconds": 0}
-    pod = workloads.pod(container(TALK), annotations=ANNOTATIONS["native"], **hurried)
+    pod = workloads.pod(
+        container(TALK), annotations=ANNOTATIONS["native"], terminationGracePeriodSeconds=0
+    )
     client.create(Workload("hurried", pod).in_namespace(where))
 
     notes = lab.until(lambda: told(client, where, "ProxyKilled"), what="the Event")

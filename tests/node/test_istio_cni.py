@@ -83,8 +83,9 @@ class Watched:
             for process, workload in self._served.items():
                 for found in workload.status()["unmeshed-pods"]:
                     if found["namespace"] == self.namespace:
-                        key = process, found["name"], found["code"]
-                        self.named.setdefault(key, time.monotonic() - self._began)
+                        self.named.setdefault(
+                            (process, found["name"], found["code"]), time.monotonic() - self._began
+                        )
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -288,8 +289,9 @@ def test_a_pod_from_before_the_agent_is_named_and_the_agents_repair_and_ours_do_
         )
         shown = ask(cluster.kubeconfig, "check", "--config", serve.config).stdout
         assert "may fail there in istio-validation" in shown
-        repair = {"deletePods": deletes, "repairPods": not deletes}
-        lab.istio.install_cni(cluster, ambient=False, repair=repair)
+        lab.istio.install_cni(
+            cluster, ambient=False, repair={"deletePods": deletes, "repairPods": not deletes}
+        )
 
         def complete() -> bool:
             found = client.list(Job, namespace="jobs")

@@ -233,8 +233,9 @@ def test_a_storm_of_changes_ends_with_the_last_one(client: Client, app: lab.juju
     assert setting(app.leader, "quit-grace") == 5
 
     def known() -> tuple[Any, ...]:
-        name = f"istio-aux-{app.model.name}.{app.name}"
-        about = client.get(MutatingWebhookConfiguration, name).metadata
+        about = client.get(
+            MutatingWebhookConfiguration, f"istio-aux-{app.model.name}.{app.name}"
+        ).metadata
         pid = app.leader.containers[CONTAINER].service_pid(CONTAINER)
         return pid, about and about.resourceVersion
 

@@ -59,8 +59,9 @@ HANGING = ("classic-waits-for-all", "native-waits-for-all")
 def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
     """Run all trials at once, until those that can have completed, and all others hang; the log of
     the database."""
-    manager = Workload("katib-db-manager", workloads.database())
-    database = await_address(client, manager, places["plain"])
+    database = await_address(
+        client, Workload("katib-db-manager", workloads.database()), places["plain"]
+    )
     for name, (place, wait) in TRIALS.items():
         annotations = NATIVE if place == "native" else None
         job = workloads.trial(name, database, wait_all_processes=wait, annotations=annotations)
@@ -119,9 +120,10 @@ def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the
     namespace = places[TRIALS[trial][0]]
 
     def named() -> list[str]:
-        found = json.loads(list_stuck(istio_aux)["json"])
         return [
-            one["reason"] for one in found if (one["namespace"], one["name"]) == (namespace, name)
+            one["reason"]
+            for one in json.loads(list_stuck(istio_aux)["json"])
+            if (one["namespace"], one["name"]) == (namespace, name)
         ]
 
     [reason] = lab.until(named, what=f"{trial} to be listed")

@@ -88,8 +88,9 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
         # A proxy that is told to quit may never get ready.
         # Here nobody finds out what Istio can do: `test_started_by_hand.py`.
         more = {"quit": "disabled", "start-mode": mode, "root-namespace": "nowhere"}
-        folder = tmp_path_factory.mktemp(name)
-        return program(cluster, folder, name, more, model="start", publish=True)
+        return program(
+            cluster, tmp_path_factory.mktemp(name), name, more, model="start", publish=True
+        )
 
     vendors = lab.istio.install(cluster, configuration="asm-sidecar-injector", revision="asm")
     with workload("webhook", "auto"), workload("native", "native"):
@@ -151,8 +152,9 @@ def await_ready(client: Client, pod: Any) -> int:
         log = "".join(client.log(name, namespace=namespace, container=PROXY))
         return re.findall(r"^(\S+)Z\s.*Envoy proxy is ready", log, re.MULTILINE)
 
-    what = f"the proxy of {namespace}/{name} to get ready"
-    [ready] = lab.until(told, what=what, ignoring=(ApiError,))
+    [ready] = lab.until(
+        told, what=f"the proxy of {namespace}/{name} to get ready", ignoring=(ApiError,)
+    )
     booted = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return int(datetime.fromisoformat(f"{ready}+00:00").timestamp() * 1e9) - booted
 

@@ -52,13 +52,15 @@ def main() -> int:
         return breaks.main()
     if options.seed is not None:
         return _one(options.seed, options.off, trace=options.trace, meshed=options.ambient)
-    seeds = range(options.begin, options.begin + options.seeds)
-    return _many(seeds, options.jobs, meshed=options.ambient)
+    return _many(
+        range(options.begin, options.begin + options.seeds), options.jobs, meshed=options.ambient
+    )
 
 
 def _one(seed: int, off: str, *, trace: bool, meshed: bool) -> int:
-    left_out = frozenset(filter(None, off.split(",")))
-    return _told(play(seed, off=left_out, trace=trace, meshed=meshed))
+    return _told(
+        play(seed, off=frozenset(filter(None, off.split(","))), trace=trace, meshed=meshed)
+    )
 
 
 def _told(result: Result) -> int:

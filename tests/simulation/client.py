@@ -185,8 +185,9 @@ class _Journey:
         if self._lost or self._way + self._back > SLOW:
             self._request.process.renews_late(self._request)
         if self._lost == "unconnected":
-            error = NoConnectionError("connection refused")
-            self._world.after(self._network.latency(), self._fail, error)
+            self._world.after(
+                self._network.latency(), self._fail, NoConnectionError("connection refused")
+            )
         else:
             self._world.after(self._way, self._arrive)
             if self._way > READ_TIMEOUT:
@@ -221,8 +222,9 @@ class _Journey:
             self._answer.set_result(found)
 
     def _silence(self) -> None:
-        error = SilentError("the connection went silent")
-        self._world.at(self._request.sent + READ_TIMEOUT, self._fail, error)
+        self._world.at(
+            self._request.sent + READ_TIMEOUT, self._fail, SilentError("the connection went silent")
+        )
 
     def _fail(self, error: KubeError) -> None:
         if not self._answer.done():

@@ -377,8 +377,9 @@ def _recover(cluster: Cluster, node: Node) -> None:
 def _crowd(cluster: Cluster, dice: Random) -> None:
     """Many pods finish at once on a node."""
     for _ in range(12):
-        run = Run(dice.uniform(3, 5))
-        lone_pod(cluster, f"crowd-{cluster.server.version}", Plan({"main": [run]}))
+        lone_pod(
+            cluster, f"crowd-{cluster.server.version}", Plan({"main": [Run(dice.uniform(3, 5))]})
+        )
 
 
 # Istio and workloads.
@@ -447,8 +448,9 @@ def recreate(cluster: Cluster, pod: Stored) -> None:
     cluster.world.tell("{} is deleted and made anew", pod.name[1])
     cluster.server.remove("pods", *pod.name)
     meta: Json = {"namespace": pod.name[0], "name": pod.name[1], "labels": {}}
-    run = Run(cluster.world.dice("recreated pods").uniform(20, 60))
-    cluster.create_pod(meta, "Never", Plan({"main": [run]}))
+    cluster.create_pod(
+        meta, "Never", Plan({"main": [Run(cluster.world.dice("recreated pods").uniform(20, 60))]})
+    )
 
 
 def _recreate(cluster: Cluster, _dice: Random) -> None:

@@ -358,8 +358,9 @@ def deletes(world: World, delete: Delete) -> Iterator[Step]:
         yield Step("the unit deletes the pod", followed(after, task.deleted()), True)
         yield failing(gone, "the pod is deleted, and the answer is lost", counts=True)
     else:
-        step = failing(world, "the pod has changed: 409", counts=True, reading=False)
-        yield step._replace(fair=True)
+        yield failing(world, "the pod has changed: 409", counts=True, reading=False)._replace(
+            fair=True
+        )
     yield failing(world, "the deletion does not arrive", counts=False)
 
 

@@ -43,8 +43,9 @@ def left(unit: Unit) -> list[str]:
     process = unit.process
     if process is None:
         return []
-    server = unit.cluster.server
-    there = {found.uid for objects in server.objects.values() for found in objects.values()}
+    there = {
+        found.uid for objects in unit.cluster.server.objects.values() for found in objects.values()
+    }
     names = sorted(task.get_name() for task in asyncio.all_tasks(process.loop))
     found = [f"task {name}" for name in names if name.startswith(_TASKS)]
     return found + sorted(set(_places(process.wiring, there)))

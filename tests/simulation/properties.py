@@ -273,8 +273,9 @@ class Judge:
         seen, since = request.process.labels
         known = labels <= seen and since + 2.0 < request.sent
         if known and not self._cluster.selects(pod.name[0]):
-            kind = "a proxy of a namespace that is not selected is told to exit"
-            self._world.violate(kind, pod.name[1])
+            self._world.violate(
+                "a proxy of a namespace that is not selected is told to exit", pod.name[1]
+            )
 
     def restored(self) -> None:
         for known in (self.under_way, self.hopeless, self._removed, self._deleting):
@@ -352,8 +353,9 @@ class Judge:
             held = proxy and proxy.state == "running" and not box.stopping
             held = held and settings.quit is QuitMode.ENABLED and self._cluster.selects(box.name[0])
             if held and box.payload_done and box.payload and box.payload[0].policy != "Always":
-                text = f"{box.name[1]} ({box.uid}), finished at {box.finished or 0:.1f} s"
-                found.append((NOT_FREED, text))
+                found.append(
+                    (NOT_FREED, f"{box.name[1]} ({box.uid}), finished at {box.finished or 0:.1f} s")
+                )
         for owner in self._cluster.owners.values():
             if isinstance(owner, ReplicaSet | StatefulSet) and self._restartable(owner):
                 names = [p.name[1] for p in owner.pods if not has_sidecar(p)]
@@ -379,8 +381,9 @@ class Judge:
             wiring = unit.process and unit.process.wiring
             number: Any = wiring.telemetry.internal_errors if wiring else None
             if wiring and number._value.get():
-                text = f"{unit}: {'; '.join(self._cluster.logged[-2:])}"
-                self._world.violate("unhandled exception", text)
+                self._world.violate(
+                    "unhandled exception", f"{unit}: {'; '.join(self._cluster.logged[-2:])}"
+                )
 
 
 def _against_settings(request: Request) -> str:

@@ -234,8 +234,9 @@ class Process:
         self.unit.cluster.judge.crashed(self, error or RuntimeError(f"{what} has ended"))
 
     def _failed(self, _loop: object, context: dict[str, Any]) -> None:
-        error = context.get("exception") or RuntimeError(str(context.get("message")))
-        self.unit.cluster.judge.crashed(self, error)
+        self.unit.cluster.judge.crashed(
+            self, context.get("exception") or RuntimeError(str(context.get("message")))
+        )
 
 
 class Unit:

@@ -57,8 +57,9 @@ class Owner:
         self._poked = False
         self._dice = cluster.world.dice(f"owner {name}")
         self._made = 0
-        meta = {"namespace": namespace, "name": name}
-        self.uid = self.server.create(self.resource, {"metadata": meta}).uid
+        self.uid = self.server.create(
+            self.resource, {"metadata": {"namespace": namespace, "name": name}}
+        ).uid
         self.poke()
 
     def __str__(self) -> str:

@@ -115,8 +115,9 @@ def world(cluster: lab.Cluster, name: str, *, cni: bool = False) -> Iterator[Wor
         # Other worlds may be there, too; in that of a tag, both of its Istios count.
         settings = {} if tags else {"root-namespace": revision}
         if tags:
-            other = lab.istio.install(cluster, OTHER, revision=OTHER, native="never", cni=cni)
-            ends.callback(other.remove)
+            ends.callback(
+                lab.istio.install(cluster, OTHER, revision=OTHER, native="never", cni=cni).remove
+            )
             names.append(OTHER)
         labels = {"istio.io/rev": tags[0] if tags else revision}
         namespace = f"server-{secrets.token_hex(3)}"

@@ -173,8 +173,9 @@ class App:
         self._charm, self._metadata = charm, Metadata.read(charm)
         with self.model.agent.edit() as state:
             given = state["applications"][self.name]["config"]
-            kept = {name: value for name, value in given.items() if name in self._metadata.options}
-            state["applications"][self.name]["config"] = self._metadata.config(kept)
+            state["applications"][self.name]["config"] = self._metadata.config(
+                {name: value for name, value in given.items() if name in self._metadata.options}
+            )
         for unit in reversed(self.units):
             self._replace(unit)
             until(unit.ready, what=f"{unit.name} to be ready")
@@ -185,12 +186,14 @@ class App:
 
     def action(self, name: str, **parameters: Any) -> Outcome:
         """Run an action on the leader; the outcome's `results` tell how it went."""
-        given = {key.replace("_", "-"): value for key, value in parameters.items()}
-        values = self._metadata.parameters(name, given)
+        values = self._metadata.parameters(
+            name, {key.replace("_", "-"): value for key, value in parameters.items()}
+        )
         about = {"NAME": name, "UUID": "1", "TAG": "action-1"}
         environment = {f"JUJU_ACTION_{key}": value for key, value in about.items()}
-        event = Event(f"actions/{name}", environment, {"action": values})
-        return self.model.agent.run(self.leader, event)
+        return self.model.agent.run(
+            self.leader, Event(f"actions/{name}", environment, {"action": values})
+        )
 
     def settle(self, *, failing: bool = False, waiting: bool = False) -> None:
         self.model.settle(failing=failing, waiting=waiting)

@@ -318,8 +318,10 @@ class Container:
 
     def _get(self, path: str) -> Any:
         """Ask what the library has no method for; None: it does not answer, or with an error."""
-        gone = (OSError, http.client.HTTPException, ops.pebble.Error)
-        with contextlib.suppress(*gone), self.pebble() as pebble:
+        with (
+            contextlib.suppress(OSError, http.client.HTTPException, ops.pebble.Error),
+            self.pebble() as pebble,
+        ):
             return pebble._request("GET", path)["result"]
 
 

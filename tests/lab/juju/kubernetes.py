@@ -40,8 +40,9 @@ class Objects:
 
     def write_credentials(self, folder: Path, ca: Path) -> None:
         """Write what the kubelet mounts into a pod: token, ca.crt and namespace."""
-        token = control_plane.request_token(self._client, self._namespace, self._app, seconds=86400)
-        (folder / "token").write_text(token)
+        (folder / "token").write_text(
+            control_plane.request_token(self._client, self._namespace, self._app, seconds=86400)
+        )
         (folder / "ca.crt").write_bytes(ca.read_bytes())
         (folder / "namespace").write_text(self._namespace)
 

@@ -118,8 +118,9 @@ class Agent:
 
     def _expects_nothing(self) -> bool:
         """Whether no unit is waiting, or all have been quiet for long."""
-        units = self._store.read()["units"].values()
-        waits = any(unit["status"]["status"] == "waiting" for unit in units)
+        waits = any(
+            unit["status"]["status"] == "waiting" for unit in self._store.read()["units"].values()
+        )
         return not waits or time.monotonic() - self._last_event > _EXPECTED_SECONDS
 
     @contextlib.contextmanager
@@ -207,8 +208,9 @@ class Model:
         self.store = Store(self.folder, name)
         self.client = cluster.client()
         self.apps: dict[str, App] = {}
-        uuid = self.store.read()["model"]["uuid"]
-        kubernetes.create_model(self.client, name, uuid, namespace=self.namespace)
+        kubernetes.create_model(
+            self.client, name, self.store.read()["model"]["uuid"], namespace=self.namespace
+        )
         self.agent = Agent(self.store, self.publish)
 
     def __enter__(self) -> Self:

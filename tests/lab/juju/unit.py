@@ -118,8 +118,9 @@ def _extract(charm: Path, folder: Path) -> None:
 def _compile(folder: Path, python: Path) -> None:
     """Compile all of it once, so that no unit's first dispatch compiles what it imports."""
     # What does not compile is for a dispatch to say.
-    argv = [python, "-m", "compileall", "-q", str(folder)]
-    subprocess.run(argv, capture_output=True, check=False)
+    subprocess.run(
+        [python, "-m", "compileall", "-q", str(folder)], capture_output=True, check=False
+    )
 
 
 VERSION = "3.6.13"
@@ -403,8 +404,9 @@ class Unit:
             if str(notice.type) in ("custom", "NoticeType.CUSTOM"):
                 details = {"ID": notice.id, "TYPE": "custom", "KEY": notice.key}
                 extra = {f"JUJU_NOTICE_{key}": value for key, value in details.items()}
-                event = Event(f"{container.name}-pebble-custom-notice", {**workload, **extra})
-                self.queue.append(event)
+                self.queue.append(
+                    Event(f"{container.name}-pebble-custom-notice", {**workload, **extra})
+                )
                 continue
             telling, happened = _CHECKS.get(notice.last_data.get("kind", ""), ("", ""))
             change = container.change(notice.key) if telling else None

@@ -48,8 +48,9 @@ async def register(api: Api, name: str, port: int) -> None:
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
     await _create(api, "/api/v1/nodes", node)
-    status = {"status": _status(name, port)}
-    await api.request("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+    await api.request(
+        "PATCH", f"/api/v1/nodes/{name}/status", {"status": _status(name, port)}, MERGE
+    )
     lease = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -160,8 +161,9 @@ class ScriptedKubelet:
 
     def __enter__(self) -> Self:
         self._life = self._executor.submit(asyncio.run, self._serve())
-        first = concurrent.futures.FIRST_COMPLETED
-        concurrent.futures.wait([self._started, self._life], PATIENCE, first)
+        concurrent.futures.wait(
+            [self._started, self._life], PATIENCE, concurrent.futures.FIRST_COMPLETED
+        )
         if self._life.done():
             self._life.result()
         self._started.result(0)
@@ -240,8 +242,9 @@ class ScriptedKubelet:
         self._stop = asyncio.Event()
         async with Api(self._cluster.server, self._tls(ssl.Purpose.SERVER_AUTH)) as api:
             self._pods = Pods(api, NAME)
-            tls = self._tls(ssl.Purpose.CLIENT_AUTH)
-            runner, port = await server.serve(server.application(self), tls)
+            runner, port = await server.serve(
+                server.application(self), self._tls(ssl.Purpose.CLIENT_AUTH)
+            )
             try:
                 if self._front:
                     port = await asyncio.to_thread(self._speak_spdy, self._front, port)

@@ -58,8 +58,9 @@ def _request(arguments: list[str], status_port: int) -> Answer:
         case found:
             port, method, path = int(found[1] or 15000), found[2], found[3]
     if port not in DEBUG_PORTS:
-        text = f"Error: debug port {port} is not in allowed list {DEBUG_PORTS}\n"
-        return Answer(stderr=text, exit_code=255)
+        return Answer(
+            stderr=f"Error: debug port {port} is not in allowed list {DEBUG_PORTS}\n", exit_code=255
+        )
     if port == STATUS_PORT != status_port:
         return Answer(stderr="Error: dial tcp: connect: connection refused\n", exit_code=255)
     if path != "quitquitquit" or port not in (15000, STATUS_PORT):
@@ -132,8 +133,9 @@ class Container:
             raise ValueError(f"cannot end a container that is {self.state}")
         reason = reason or ("Completed" if exit_code == 0 else "Error")
         times = {**self.state["running"], "finishedAt": now()}
-        ended = {"exitCode": exit_code, "reason": reason, **times}
-        return dataclasses.replace(self, state={"terminated": ended})
+        return dataclasses.replace(
+            self, state={"terminated": {"exitCode": exit_code, "reason": reason, **times}}
+        )
 
     def again(self) -> Container:
         """This container in its next run; one that never ran is started, not started again."""
@@ -379,8 +381,9 @@ class Pods:
 
     async def follow(self) -> None:
         """Run the pods bound here, and finalise those being deleted, forever."""
-        selector = {"fieldSelector": f"spec.nodeName={self._node}"}
-        async for event, pod in self._api.objects("/api/v1/pods", selector):
+        async for event, pod in self._api.objects(
+            "/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._node}"}
+        ):
             uid = pod["metadata"]["uid"]
             if event == "DELETED":
                 self._records.pop(uid, None)

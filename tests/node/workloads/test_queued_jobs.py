@@ -24,8 +24,9 @@ LATE, REVISION = "late-for-queued-jobs", "late-queued"
 
 def queued(name: str, script: str, codes: tuple[int, ...], **spec: Any) -> Workload:
     """A Job in the queue of its namespace, which has room for one."""
-    resources = {"requests": {"cpu": upstream.SHARE}}
-    manifest = job(template(container(script, resources=resources)), **spec)
+    manifest = job(
+        template(container(script, resources={"requests": {"cpu": upstream.SHARE}})), **spec
+    )
     manifest["metadata"] = {"labels": upstream.QUEUE}
     return Workload(name, manifest, "Failed" if any(codes) else "Complete", codes)
 
