@@ -168,9 +168,8 @@ def result_of(work: tuple[MutationSpec, list[str], float]) -> WorkResult | None:
 def shown(mutation: MutationSpec, result: WorkResult | None) -> Iterator[str]:
     """The line that nobody missed, before and after; only where it is, if no test runs it."""
     yield f"  {mutation.module_path}:{mutation.start_pos[0]} {mutation.operator_name[5:]}"
-    for line in ((result and result.diff) or "").splitlines():
-        if re.match(r"[-+](?!--|\+\+)", line):
-            yield f"    {line}"
+    lines = ((result and result.diff) or "").splitlines()
+    yield from (f"    {line}" for line in lines if re.match(r"[-+](?!--|\+\+)", line))
 
 
 def main() -> None:

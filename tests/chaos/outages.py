@@ -131,10 +131,10 @@ def make(seed: int, seconds: float, jobs: int) -> Storm:
     """Return the run of a seed; each kind of victim is killed once at least if there is time."""
     rng = random.Random(seed)
     shares = [share for share, _ in KINDS.values()]
-    told: list[tuple[float, Workload]] = []
-    for number, kind in enumerate(rng.choices(list(KINDS), shares, k=jobs)):
-        _, made = KINDS[kind]
-        told.append((rng.uniform(0, STARTS * seconds), made(rng, f"{kind}-{number}")))
+    told = [
+        (rng.uniform(0, STARTS * seconds), KINDS[kind][1](rng, f"{kind}-{number}"))
+        for number, kind in enumerate(rng.choices(list(KINDS), shares, k=jobs))
+    ]
     first = list(get_args(Victim))
     rng.shuffle(first)
     outages: list[Outage] = []

@@ -212,9 +212,7 @@ def job_story(
 
 def refine(second: datetime, hint: datetime | None) -> datetime:
     """The hint where it agrees with the whole second that Kubernetes reports, else that second."""
-    if hint is not None and second <= hint < second + timedelta(seconds=1):
-        return hint
-    return second
+    return hint if hint and second <= hint < second + timedelta(seconds=1) else second
 
 
 def _status(pod: Object, container: str) -> Object | None:

@@ -558,8 +558,7 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
             "numbers": [1.5e300] * (room // 9),
             "strings": ["x"] * (room // 4),
         }
-        for name, filling in fillings.items():
-            yield f"{size} bytes: {name}", _review({}, junk=filling)
+        yield from ((f"{size} bytes: {n}", _review({}, junk=it)) for n, it in fillings.items())
         yield f"{size} bytes, cut off", _review({}, junk=fillings["lists"])[:-2]
         yield f"{size} bytes: an annotation", _review({"annotations": {"a": "\x01" * (room // 6)}})
         yield f"{size} bytes: a name", _review({"name": "\x01" * (room // 6)})

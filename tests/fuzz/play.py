@@ -151,9 +151,11 @@ def _of_review(uid: str, ask: Ask, text: bytes) -> Iterator[str]:
         yield f"uid {response['uid']!r}, expected {uid!r}"
     if response["allowed"] is not True:
         yield f"allowed: {response['allowed']}"
-    for line in (*response.get("warnings", ()), *response["auditAnnotations"].values()):
-        if not (line.isprintable() and len(line) <= 256):
-            yield f"not a short line: {line!r}"
+    yield from (
+        f"not a short line: {line!r}"
+        for line in (*response.get("warnings", ()), *response["auditAnnotations"].values())
+        if not (line.isprintable() and len(line) <= 256)
+    )
     if response.get("patchType") != ("JSONPatch" if "patch" in response else None):
         yield f"patchType {response.get('patchType')}"
     if "patch" in response:
@@ -302,7 +304,8 @@ async def play(
     await _measure(server, findings, tell)
     for part in range(PARTS):
         numbers = range(count * part // PARTS, count * (part + 1) // PARTS)
-        await _run(server, _cases(seed, numbers), findings, answers)
+        cases = ((f"{seed}-{number}", case(seed, number)) for number in numbers)
+        await _run(server, cases, findings, answers)
         if findings or not server.alive:
             break
         memory.append(server.memory)
@@ -323,14 +326,9 @@ def case(seed: int, number: int) -> Ask:
     return Ask(bodies.make(dice), INJECT if dice.random() < INJECTS else MUTATE)
 
 
-def _cases(seed: int, numbers: range) -> Iterator[Case]:
-    return ((f"{seed}-{number}", case(seed, number)) for number in numbers)
-
-
 def _kept() -> Iterator[Case]:
     for file in sorted(CORPUS.glob("*.body")):
-        for path in (MUTATE, INJECT):
-            yield file.stem, Ask(file.read_bytes(), path)
+        yield from ((file.stem, Ask(file.read_bytes(), path)) for path in (MUTATE, INJECT))
 
 
 async def least(

@@ -79,8 +79,7 @@ def _statements(body: Iterable[nodes.Node], local: frozenset[str]) -> Iterable[s
             case nodes.For(target=nodes.Tuple() as target, iter=nodes.Call() as call):
                 names = [name.name for name in target.items if isinstance(name, nodes.Name)]
                 yield f"{{{{- range $pair := {_pairs(call, local)} }}}}\n"
-                for index, name in enumerate(names):
-                    yield f"{{{{- ${name} := index $pair {index} }}}}\n"
+                yield from (f"{{{{- ${n} := index $pair {i} }}}}\n" for i, n in enumerate(names))
                 yield from _statements(node.body, local | {*names})
                 yield "{{- end }}\n"
             case _:

@@ -103,11 +103,11 @@ README = CHART.with_name("README.md").read_text()
 def owned(client: Client, release: Release) -> set[str]:
     """Kind and name of what a release has of the kinds that the charm deletes at its end."""
     labels = {"istio-aux.io/application": release.name, "istio-aux.io/model": release.namespace}
-    found: set[str] = set()
-    for kind in charm.OWNED:
-        listed = charm.owned(client, kind, labels, release.namespace)
-        found |= {f"{kind.__name__} {each.name}" for each in listed or ()}
-    return found
+    return {
+        f"{kind.__name__} {each.name}"
+        for kind in charm.OWNED
+        for each in charm.owned(client, kind, labels, release.namespace) or ()
+    }
 
 
 def test_a_tfjob_completes_beside_istios_sidecar(

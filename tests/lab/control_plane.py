@@ -117,10 +117,6 @@ def begun(
     )
 
 
-def signing_key(path: Path) -> Path:
-    return _write_key(path, ec.generate_private_key(ec.SECP256R1()))
-
-
 def named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
@@ -281,7 +277,9 @@ def credentials(folder: Path, endpoints: Endpoints) -> Credentials:
         admin=authority.issue("admin", "admin", organizations=masters),
         kubelet_client=authority.issue("kubelet-client", "kube-apiserver", organizations=masters),
         front_proxy_client=front_proxy.issue("front-proxy", "front-proxy"),
-        service_accounts=signing_key(folder / "service-accounts.key"),
+        service_accounts=_write_key(
+            folder / "service-accounts.key", ec.generate_private_key(ec.SECP256R1())
+        ),
     )
 
 

@@ -272,9 +272,8 @@ def _rendered(
         [tools.path("istio-charts"), namespace, *charts],
         input=json.dumps(values), capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    for document in yaml.load_all(rendered, yaml.CSafeLoader):
-        if document and document["kind"] in kept:
-            yield document
+    documents = yaml.load_all(rendered, yaml.CSafeLoader)
+    return (document for document in documents if document and document["kind"] in kept)
 
 
 def _documents(

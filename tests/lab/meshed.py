@@ -127,7 +127,9 @@ def is_ready(found: Pod | Node) -> bool:
 def proxy_exit_code(pod: Pod) -> int | None:
     """The exit code of the pod's istio-proxy by its status alone; None while it has not ended."""
     status = pod.status or core_v1.PodStatus()
-    for container in [*(status.containerStatuses or []), *(status.initContainerStatuses or [])]:
-        if container.name == PROXY and container.state and container.state.terminated:
-            return container.state.terminated.exitCode
-    return None
+    ended = (
+        container.state.terminated.exitCode
+        for container in [*(status.containerStatuses or []), *(status.initContainerStatuses or [])]
+        if container.name == PROXY and container.state and container.state.terminated
+    )
+    return next(ended, None)

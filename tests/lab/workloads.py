@@ -206,11 +206,11 @@ def cron_job(template: dict[str, Any], schedule: str) -> dict[str, Any]:
 def training_job(kind: str, **templates: tuple[int, dict[str, Any]]) -> dict[str, Any]:
     """A job of Kubeflow, with the number and the template of each kind of replica."""
     field = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs"}[kind]
-    replicas = {}
-    for name, (number, of) in templates.items():
-        # The operator takes the restart policy from here, and says so when the template has one.
-        policy = of["spec"].pop("restartPolicy")
-        replicas[name] = {"replicas": number, "restartPolicy": policy, "template": of}
+    # The operator takes the restart policy from here, and says so when the template has one.
+    replicas = {
+        name: {"replicas": number, "restartPolicy": of["spec"].pop("restartPolicy"), "template": of}
+        for name, (number, of) in templates.items()
+    }
     spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: replicas}
     return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {}, "spec": spec}
 
@@ -677,13 +677,11 @@ def _ends(owner: Object) -> list[tuple[str, str]]:
 
 def _counts(status: Object) -> Iterable[tuple[str, int]]:
     # Kubeflow's operator stops counting when a job is over, though other replicas may still run.
-    for name in ("active", "succeeded", "failed"):
-        if status.get(name):
-            yield name, status[name]
+    names = ("active", "succeeded", "failed")
+    yield from ((name, status[name]) for name in names if status.get(name))
     # Those of a TrainJob, and of a JobSet.
     for job in status.get("jobsStatus") or status.get("replicatedJobsStatus") or ():
-        for name in ("active", "succeeded", "failed"):
-            yield f"{job['name']}: {name}", job.get(name, 0)
+        yield from ((f"{job['name']}: {name}", job.get(name, 0)) for name in names)
 
 
 def _pod(pod: Object) -> EndedPod:

@@ -126,10 +126,9 @@ class _Maker:
         for name in names:
             if moment == "any" or (odd and self._chance(0.4)):
                 state = self._state()
-            elif (name == _PROXY) is (moment == "ended"):
-                state = {"state": _running()}
             else:
-                state = {"state": self._terminated()}
+                runs = (name == _PROXY) is (moment == "ended")
+                state = {"state": _running() if runs else self._terminated()}
             if state is not None:
                 statuses.append(self._status(name, state))
         return self._spoilt(statuses)

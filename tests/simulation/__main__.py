@@ -40,8 +40,7 @@ def main() -> int:
     parser.add_argument("--death", type=Death.read, help="play this one, as 17:at; with --trace")
     options = parser.parse_args()
     if options.death:
-        result, _ = deaths.play(options.death, trace=options.trace)
-        return _told(result)
+        return _told(deaths.play(options.death, trace=options.trace)[0])
     if options.complete:
         return _complete()
     if options.deaths:
@@ -51,15 +50,10 @@ def main() -> int:
 
         return breaks.main()
     if options.seed is not None:
-        return _one(options.seed, options.off, trace=options.trace, meshed=options.ambient)
+        off = frozenset(filter(None, options.off.split(",")))
+        return _told(play(options.seed, off=off, trace=options.trace, meshed=options.ambient))
     return _many(
         range(options.begin, options.begin + options.seeds), options.jobs, meshed=options.ambient
-    )
-
-
-def _one(seed: int, off: str, *, trace: bool, meshed: bool) -> int:
-    return _told(
-        play(seed, off=frozenset(filter(None, off.split(","))), trace=trace, meshed=meshed)
     )
 
 

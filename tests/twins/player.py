@@ -412,13 +412,13 @@ class _Batch:
         """What became of each pair."""
         calls = self._calls()
         refused = self._refused()
-        found: list[Played] = []
-        for place in self.places:
-            ours, twin = (
-                self._half(place.pair.name, each, calls, refused) for each in place.namespaces
+        return [
+            Played(
+                place.pair,
+                *(self._half(place.pair.name, each, calls, refused) for each in place.namespaces),
             )
-            found.append(Played(place.pair, ours, twin))
-        return found
+            for place in self.places
+        ]
 
     def _patience(self) -> float:
         """How long nothing may happen."""

@@ -451,11 +451,14 @@ def related(
 
 def joining(relation_: dict[str, Any], app: str, remote_units: list[str]) -> list[Event]:
     """Return what a unit sees of a relation it enters: created, then each remote unit."""
-    seen = [related(relation_, app, "created")]
-    for unit in remote_units:
-        seen.append(related(relation_, app, "joined", remote_unit=unit))
-        seen.append(related(relation_, app, "changed", remote_unit=unit))
-    return seen
+    return [
+        related(relation_, app, "created"),
+        *(
+            related(relation_, app, kind, remote_unit=unit)
+            for unit in remote_units
+            for kind in ("joined", "changed")
+        ),
+    ]
 
 
 def consequences(before: State, after: State, by: str) -> Iterator[Addressed]:
@@ -466,6 +469,8 @@ def consequences(before: State, after: State, by: str) -> Iterator[Addressed]:
         changed = [entity for entity, data in record["data"].items() if data != old.get(entity, {})]
         for entity in changed if [*record["endpoints"]] == [app] else []:
             remote = entity if "/" in entity else ""
-            for unit in after["units"]:
-                if unit != by and after["units"][unit]["application"] == app:
-                    yield unit, related(record, app, "changed", remote_unit=remote)
+            yield from (
+                (unit, related(record, app, "changed", remote_unit=remote))
+                for unit in after["units"]
+                if unit != by and after["units"][unit]["application"] == app
+            )

@@ -67,8 +67,7 @@ class Objects:
 
 
 def create_model(client: Client, model: str, identifier: str, *, namespace: str) -> None:
-    names = {"model": model, "identifier": identifier, "namespace": namespace}
-    for each in _load("model", **names):
+    for each in _load("model", model=model, identifier=identifier, namespace=namespace):
         client.apply(each, force=True)
 
 

@@ -93,7 +93,11 @@ def _unpacked(charm: Path, python: Path, user: User) -> Path:
 
     def unpack(folder: Path) -> None:
         _extract(charm, folder)
-        _compile(folder, python)
+        # Once, so that no unit's first dispatch compiles what it imports. What does not compile is
+        # for a dispatch to say.
+        subprocess.run(
+            [python, "-m", "compileall", "-q", str(folder)], capture_output=True, check=False
+        )
         for path in folder.rglob("*"):
             os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
@@ -113,14 +117,6 @@ def _extract(charm: Path, folder: Path) -> None:
             # zipfile drops the permissions that an archive made on Unix keeps here.
             if mode := entry.external_attr >> 16 & 0o777:
                 Path(path).chmod(mode)
-
-
-def _compile(folder: Path, python: Path) -> None:
-    """Compile all of it once, so that no unit's first dispatch compiles what it imports."""
-    # What does not compile is for a dispatch to say.
-    subprocess.run(
-        [python, "-m", "compileall", "-q", str(folder)], capture_output=True, check=False
-    )
 
 
 VERSION = "3.6.13"

@@ -179,9 +179,7 @@ def _not_running(record: Record, container: str) -> str | None:
     found = record.containers.get(container)
     if found is not None and found.exit_code is not None:
         return "container is in CONTAINER_EXITED state"
-    if found is None or not found.runs:
-        return f'container not found ("{container}")'
-    return None
+    return None if found and found.runs else f'container not found ("{container}")'
 
 
 def _answer(record: Record, container: str, command: tuple[str, ...]) -> Answer:
