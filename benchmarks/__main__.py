@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import attack, burst, scale, scale_rows, tables
-from benchmarks import quit as quitting
+from benchmarks import attack, burst, quit as quitting, scale, scale_rows, tables
 from benchmarks.driver import MeasurementError
 from tools.errors import ToolError
 

@@ -30,8 +30,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import CascadeType
 
-from benchmarks import burst_report as report
-from benchmarks import machine, tables
+from benchmarks import burst_report as report, machine, tables
 from benchmarks.burst_numbers import CLASSIC, NATIVE, Burst, Observed, Sizes, join
 from benchmarks.driver import MeasurementError
 from benchmarks.processes import Meter

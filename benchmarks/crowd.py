@@ -14,8 +14,7 @@ from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
-from benchmarks import driver as driving
-from benchmarks import pods
+from benchmarks import driver as driving, pods
 from benchmarks.driver import Driver, Where
 from benchmarks.scale_rows import Sizes
 

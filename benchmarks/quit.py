@@ -21,8 +21,7 @@ from lab.fixtures import make_namespace
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace, Node
 
-from benchmarks import driver as driving
-from benchmarks import machine, tables
+from benchmarks import driver as driving, machine, tables
 from benchmarks.driver import Driver, MeasurementError
 from benchmarks.processes import Meter, Usage, usage
 from benchmarks.programs import GoProgram, IstioAux, Unit

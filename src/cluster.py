@@ -24,8 +24,7 @@ from lightkube.core.resource import api_info
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources import admissionregistration_v1 as admission
-from lightkube.resources import rbac_authorization_v1 as rbac
+from lightkube.resources import admissionregistration_v1 as admission, rbac_authorization_v1 as rbac
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
 

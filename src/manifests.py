@@ -17,8 +17,7 @@ import jinja2
 import yaml
 from istio_aux.model import election, names
 from istio_aux.model.annotations import INJECT, MIRROR
-from istio_aux.model.applications import EVERY
-from istio_aux.model.applications import LABEL as APPLICATION
+from istio_aux.model.applications import EVERY, LABEL as APPLICATION
 from istio_aux.model.pod import PROXY
 from lightkube import codecs
 from lightkube.codecs import AnyResource

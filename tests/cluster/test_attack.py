@@ -22,8 +22,7 @@ import lightkube
 import pytest
 from istio_aux.model.annotations import QUIT_AFTER, QUIT_GRACE, SIDECARS
 from istio_aux.serve import raise_descriptors
-from istio_aux.start.hold import ANNOTATION as CONFIG
-from istio_aux.start.hold import HOLD
+from istio_aux.start.hold import ANNOTATION as CONFIG, HOLD
 from lab import creation, meshed
 from lab.creation import Creation, Stream
 from lab.nightly import NIGHTLY

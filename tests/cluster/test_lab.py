@@ -32,8 +32,7 @@ from lightkube import KubeConfig
 from lightkube.resources.core_v1 import Namespace
 from oracle.play import KUBELETS, play
 
-from benchmarks import attack, scale, scale_rows, tables
-from benchmarks import quit as quitting
+from benchmarks import attack, quit as quitting, scale, scale_rows, tables
 from tools import address, cache, packages, program, publish, toolchain
 from tools.publish import ReleaseError
 

@@ -21,8 +21,7 @@ import pytest
 from istio_aux.model import resources
 from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START, STARTED_WITH
 from istio_aux.model.pod import convert
-from istio_aux.start.hold import ANNOTATION as CONFIG
-from istio_aux.start.hold import HOLD
+from istio_aux.start.hold import ANNOTATION as CONFIG, HOLD
 from lab import creation, meshed, workloads
 from lab.creation import Creation
 from lab.fixtures import await_account, make_namespace

@@ -21,13 +21,11 @@ from istio_aux.cli import report
 from istio_aux.cli.output import Output
 from istio_aux.injector.capture import NodeAgents
 from istio_aux.injector.injection import expected, hooks_of
-from istio_aux.judge.pods import judge as judge_pod
-from istio_aux.judge.pods import outside
+from istio_aux.judge.pods import judge as judge_pod, outside
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import read_event, read_page
-from istio_aux.model import documents
-from istio_aux.model import pod as stored_pods
+from istio_aux.model import documents, pod as stored_pods
 from istio_aux.model.documents import shallow
 from istio_aux.model.found import Found
 from istio_aux.model.moment import Moment

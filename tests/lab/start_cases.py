@@ -29,8 +29,7 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.selectors import parse
-from istio_aux.start.hold import ANNOTATION as CONFIG
-from istio_aux.start.hold import HOLD, HOLD_PROTO
+from istio_aux.start.hold import ANNOTATION as CONFIG, HOLD, HOLD_PROTO
 
 from lab.images import BUSYBOX
 

@@ -15,8 +15,7 @@ from lab import images, meshed, node, upstream
 from lab.fixtures import make_namespace, running, vacate
 from lab.istio import DATAPLANE, REDIRECTION
 from lab.workload import Workload, ask, metric, program
-from lab.workloads import Workload as Batch
-from lab.workloads import container, job, template
+from lab.workloads import Workload as Batch, container, job, template
 from lightkube import Client
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job

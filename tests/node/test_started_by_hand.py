@@ -30,8 +30,7 @@ import pytest
 import yaml
 from chaos import outages
 from chaos.outages import Stage, make
-from demo import __main__ as program
-from demo import node, playground, scenes
+from demo import __main__ as program, node, playground, scenes
 from demo.scenes import Performance, Steps, judge
 from demo.story import JobStory
 from lab import images, workloads

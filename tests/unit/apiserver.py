@@ -30,8 +30,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.kube.watch import Watch
 from istio_aux.model.pod import Pod
 from lab.control_plane import begun, general_name, named
-from simulation.store import Json as Object
-from simulation.store import Store, Stored, Stream, parse
+from simulation.store import Json as Object, Store, Stored, Stream, parse
 from unit.process import background
 
 # Certificates for tests: self-signed, and valid for an hour unless told otherwise.

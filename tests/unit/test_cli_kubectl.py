@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux.cli import files, main, workloads
 from istio_aux.cli.output import Output, Terminal
 from istio_aux.cli.page import page

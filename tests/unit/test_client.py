@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.kube import access, actions, exec_plugin
-from istio_aux.kube import client as kube_client
+from istio_aux.kube import access, actions, client as kube_client, exec_plugin
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
     AccessError,

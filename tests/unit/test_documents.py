@@ -11,13 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux.cli import main
 from istio_aux.model import templates
 from istio_aux.model.annotations import QUIT
-from istio_aux.model.applications import Application, Applications, PodOptions
-from istio_aux.model.applications import parse as applications
+from istio_aux.model.applications import (
+    Application,
+    Applications,
+    PodOptions,
+    parse as applications,
+)
 from istio_aux.model.documents import Document, read, shallow
 from istio_aux.model.owners import KINDS, TRAINING_KINDS, JobCounts
 from istio_aux.model.pod_settings import InjectionRequest

@@ -18,12 +18,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from istio_aux.injector import injection
 from istio_aux.kube.access import Access
-from istio_aux.model import kept
-from istio_aux.model import pod as pods
+from istio_aux.model import kept, pod as pods
 from istio_aux.model.annotations import INJECT, QUIT_AFTER, REDIRECTION
 from istio_aux.model.pod import Metadata, OwnerReference, Pod
 from istio_aux.model.policy import RacePolicy

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux.kube import actions
 from istio_aux.kube.client import LARGE, LARGE_AT_ONCE, Client
 from istio_aux.kube.clock import Timing

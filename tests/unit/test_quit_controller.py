@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux.judge.installation import Installation
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.quit.attempt import QuitLimits

@@ -23,8 +23,7 @@ from istio_aux.repair.rollout import Sidecar
 from istio_aux.repair.rules import AwaitCapture, Candidate, Captured, ReportUnmeshed
 from istio_aux.repair.store import Captures, CniAgents
 from msgspec import structs
-from simulation.store import Path as Place
-from simulation.store import Stored
+from simulation.store import Path as Place, Stored
 from unit.controllers import LIMITS, SIDECAR, Cluster, RepairWorld, mesh, repair_at_work, repairing
 from unit.process import background, until
 from unit.rules.pods import (

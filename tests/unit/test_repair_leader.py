@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, LateError, UnreachableError
@@ -24,8 +23,7 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod, convert
 from istio_aux.model.policy import RepairPolicy
-from istio_aux.model.selectors import NamespaceSelectors, Selector
-from istio_aux.model.selectors import parse as parse_selector
+from istio_aux.model.selectors import NamespaceSelectors, Selector, parse as parse_selector
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.rollout import Sidecar
 from istio_aux.repair.rules import Candidate

@@ -31,15 +31,13 @@ from istio_aux.cli.workloads import ClusterRequest
 from istio_aux.injector.capture import read_config
 from istio_aux.injector.watcher import survey
 from istio_aux.kube.client import Client
-from istio_aux.model import kubelet, webhooks
-from istio_aux.model import pod as pods
+from istio_aux.model import kubelet, pod as pods, webhooks
 from istio_aux.model.annotations import DATAPLANE, REDIRECTION
 from istio_aux.model.documents import Document, read, run_now
 from istio_aux.model.found import SERVED, Found
 from istio_aux.model.names import LOCAL_SETTINGS
 from istio_aux.model.policy import QuitLimits, QuitPolicy
-from istio_aux.quit import attempt as tasks
-from istio_aux.quit import facts, rules
+from istio_aux.quit import attempt as tasks, facts, rules
 from istio_aux.quit.attempt import Due, PodState
 from istio_aux.settings import OPTIONS, read_published
 from istio_aux.wiring import Wiring

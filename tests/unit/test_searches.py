@@ -17,16 +17,14 @@ from typing import Any
 import matrix
 import msgspec
 import pytest
-from fuzz import play as fuzz
-from fuzz import stored
+from fuzz import play as fuzz, stored
 from fuzz.bodies import INJECT, Ask
 from fuzz.play import Answer, findings, serving
 from istio_aux.model import sidecars
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
-from istio_aux.quit import attempt as quit_task
-from istio_aux.quit import rules as quit_rules
+from istio_aux.quit import attempt as quit_task, rules as quit_rules
 from istio_aux.quit.attempt import End, QuitOutcome, QuitScope, Task
 from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Action

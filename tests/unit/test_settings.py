@@ -21,8 +21,7 @@ import pytest
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux import settings, status
 from istio_aux.injector.rules import Injector
 from istio_aux.model import selectors
@@ -54,8 +53,7 @@ from istio_aux.repair.reports import ApplicationMesh
 from istio_aux.settings import OPTIONS, LogLevel, Settings, SettingsError, UnknownKeys, load
 from istio_aux.start import review
 from istio_aux.status import GAP, KEY, Kept, application, page, send_notices, shown_by_charm
-from lab.workload import OPTIONS as CHARM
-from lab.workload import configured
+from lab.workload import OPTIONS as CHARM, configured
 from msgspec.structs import replace
 from sizes import ROOT
 from unit.declared import ANNOTATIONS

@@ -20,8 +20,7 @@ from typing import Any
 import istio_aux
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux.kube import events
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import Timing

@@ -29,8 +29,7 @@ from istio_aux.model.found import Found
 from istio_aux.status import page, place
 from ops import pebble, testing
 from scenario import mocking
-from simulation.store import Path as ApiPath
-from simulation.store import parse, selection
+from simulation.store import Path as ApiPath, parse, selection
 from unit.apiserver import kubeconfig
 
 import certificates

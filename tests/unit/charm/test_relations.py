@@ -16,8 +16,7 @@ import socket
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from ops import testing, tracing
 
 from relations.istio import parse

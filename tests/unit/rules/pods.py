@@ -21,8 +21,7 @@ from istio_aux.model.applications import Application
 from istio_aux.model.found import Found
 from istio_aux.model.kubelet import Kubelet
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import Pod, convert
-from istio_aux.model.pod import decode as decode_pod
+from istio_aux.model.pod import Pod, convert, decode as decode_pod
 from istio_aux.model.pod_settings import InjectionRequest
 from istio_aux.model.policy import DeadProxy, QuitPolicy, RacePolicy, RepairPolicy, StartPolicy
 from istio_aux.model.resources import Requests

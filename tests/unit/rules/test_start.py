@@ -15,8 +15,7 @@ import msgspec
 import pytest
 import yaml
 from fuzz import bodies
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import (
     DATAPLANE,

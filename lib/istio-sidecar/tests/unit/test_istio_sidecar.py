@@ -20,8 +20,7 @@ from charmlibs.interfaces.istio_sidecar_testing import (
     relation_for_provider,
     relation_for_requirer,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from ops import testing
 from unit.charm.test_scenarios import refuse
 

@@ -26,8 +26,7 @@ from istio_aux.judge.installation import (
     installations,
 )
 from istio_aux.judge.pods import judge, outside
-from istio_aux.kube import access as credentials
-from istio_aux.kube import actions
+from istio_aux.kube import access as credentials, actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UNREAD, AccessError, ApiError, KubeError
