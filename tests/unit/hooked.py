@@ -147,8 +147,7 @@ class Hook:
         return self.metric(f'istio_aux_admission_reviews_total{{outcome="{outcome}"}}')
 
     def ended(self, reason: str) -> float:
-        name = "istio_aux_admission_connections_closed_total"
-        return self.metric(f'{name}{{reason="{reason}"}}')
+        return self.metric(f'istio_aux_admission_connections_closed_total{{reason="{reason}"}}')
 
     @property
     def connections(self) -> float:

@@ -235,8 +235,7 @@ def admit(
     reason = why_not(pod, namespace)
     if reason is None:
         if template.native != "never":
-            asked = pod["metadata"].get("annotations") or {}
-            native = is_native(asked, native)
+            native = is_native(pod["metadata"].get("annotations") or {}, native)
         try:
             injected = inject(pod, namespace, template, native=native)
         except InvalidConfigError as error:

@@ -208,8 +208,7 @@ def test_a_table_has_a_line_for_each_owner_and_a_summary() -> None:
         "no pod hangs or lacks its sidecar in all namespaces (7 looked at)\n\n"
         "pods: 7; stuck: 0, blocked: 0, lost: 0, unstarted: 0, unmeshed: 0, failed: 0"
     )
-    shown = table(Audit([finding("unmeshed")], 7, 3))
-    assert shown.endswith("unmeshed: 1, failed: 0 (unknown: 3)")
+    assert table(Audit([finding("unmeshed")], 7, 3)).endswith("unmeshed: 1, failed: 0 (unknown: 3)")
     left = table(Audit([], 7, ignored=[Code.RUNS_ON, Code.KEPT, Code.KEPT]))
     assert left.endswith("failed: 0; ignored: 3 (IA0101, IA0102)")
 
@@ -447,14 +446,19 @@ def istio() -> Istio:
     """With pods with and without sidecars, also in another namespace."""
     api = Istio()
     api.put("namespaces", {"metadata": {"name": "other"}})
-    api.run_pod("asks", labels={"sidecar.istio.io/inject": "true"})
-    api.run_pod("plain")
-    api.run_pod("opted-out", labels={"sidecar.istio.io/inject": "false"})
-    api.run_pod("over", phase="Succeeded")
-    api.run_pod("pending", phase="Pending")
-    api.run_pod("elsewhere", namespace="other")
-    api.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
-    api.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
+    stuck = {"main": exited(0), "istio-proxy": RUNNING}
+    pods: dict[str, dict[str, Any]] = {
+        "asks": {"labels": {"sidecar.istio.io/inject": "true"}},
+        "plain": {},
+        "opted-out": {"labels": {"sidecar.istio.io/inject": "false"}},
+        "over": {"phase": "Succeeded"},
+        "pending": {"phase": "Pending"},
+        "elsewhere": {"namespace": "other"},
+        "meshed": {"containers": {"main": RUNNING, "istio-proxy": RUNNING}},
+        "stuck": {"containers": stuck, "restart": "Never"},
+    }
+    for name, fields in pods.items():
+        api.run_pod(name, **fields)
     return api
 
 

@@ -559,8 +559,7 @@ def test_a_file_is_judged_as_of_its_newest_time(run: Run) -> None:
     for newest, found in ((LATE, ["failed", "starting"]), ("2026-11-21T09:15:00Z", ["starting"])):
         other = pod("other", {"main": RUNNING, "istio-proxy": RUNNING}, annotations={"at": newest})
         items = (failed, starting(EARLY), other, NAMESPACE, OURS, ISTIO, POLICY)
-        shown = audit(run, given(*items), "-o", "json")
-        assert [it["name"] for it in objects(shown)] == found
+        assert [it["name"] for it in objects(audit(run, given(*items), "-o", "json"))] == found
 
 
 def test_pods_are_chosen_as_of_a_cluster(run: Run) -> None:
@@ -653,5 +652,4 @@ def test_a_name_in_a_file_commands_no_terminal(run: Run) -> None:
 def test_a_date_that_no_clock_has_is_read(run: Run, tmp_path: Path, hour: str) -> None:
     """In UTC it would be a day before the first, or after the last."""
     body = pod("stuck", {"main": exited(0, at=hour), "istio-proxy": RUNNING})
-    shown = audit(run, given(body), "--report", str(tmp_path / "page"))
-    assert "stuck: 1" in shown.out
+    assert "stuck: 1" in audit(run, given(body), "--report", str(tmp_path / "page")).out

@@ -79,12 +79,9 @@ def refused_pod(api: ApiServer, job: str, *, why: str, at: str, name: str = "one
 def owned() -> ApiServer:
     """A TFJob, a CronJob with a Job, a TrainJob with its JobSet and Job, a pod of nobody."""
     api = ApiServer()
-    put(api, TFJOB)
-    put(api, CRONJOB)
-    put(api, JOB, CRONJOB)
-    put(api, TRAINJOB)
-    put(api, JOBSET, TRAINJOB)
-    put(api, PART, JOBSET)
+    tree = [TFJOB], [CRONJOB], [JOB, CRONJOB], [TRAINJOB], [JOBSET, TRAINJOB], [PART, JOBSET]
+    for owner, *above in tree:
+        put(api, owner, *above)
     pod(api, "mnist-worker-0", TFJOB, labels={"app": "mnist"})
     pod(api, "mnist-worker-1", TFJOB)
     pod(api, "night-1-x", JOB)

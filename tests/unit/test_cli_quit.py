@@ -239,8 +239,7 @@ def ago(minutes: float) -> str:
 def fail(api: ApiServer, name: str, minutes: float, **fields: Any) -> None:
     """A pod of a Job whose payload succeeded, and whose proxy did not."""
     states = {"main": exited(0, at=ago(minutes + 1)), "istio-proxy": exited(137, at=ago(minutes))}
-    about = {"ownerReferences": [JOB]}
-    put_pod(api, name, states, phase="Failed", about=about, **fields)
+    put_pod(api, name, states, phase="Failed", about={"ownerReferences": [JOB]}, **fields)
 
 
 async def test_audit_names_pods_that_failed_in_the_last_hour_and_counts_no_other(
@@ -340,11 +339,14 @@ async def test_a_job_whose_pods_are_gone_says_why_and_what_events_say_of_its_pod
     of_job = ("-n", "training", "job/backup")
     held = "IA0110: held, not native: its grace period is short"
     put_job(api, status={"conditions": [FAILED]})
-    put_event(api, "backup-x7k2p", "HeldNotNative", held, "05:50:00")
-    put_event(api, "backup-x7k2p", "BackOff", "an old one", "05:50:00")
-    put_event(api, "backup-0-abcde", "BackOff", "restarting container\nfetch", "05:51:00")
-    put_event(api, "backup-all-abcde", "BackOff", "of another Job", "05:52:00")
-    put_event(api, "backup-x7k2p", "Pulled", "not of interest", "05:52:00")
+    for event in (
+        ("backup-x7k2p", "HeldNotNative", held, "05:50:00"),
+        ("backup-x7k2p", "BackOff", "an old one", "05:50:00"),
+        ("backup-0-abcde", "BackOff", "restarting container\nfetch", "05:51:00"),
+        ("backup-all-abcde", "BackOff", "of another Job", "05:52:00"),
+        ("backup-x7k2p", "Pulled", "not of interest", "05:52:00"),
+    ):
+        put_event(api, *event)
     gone = await ask(api, "explain", *of_job, errors=None)
     fail(api, "backup-x7k2p", 1)
     there = await ask(api, "explain", *of_job, columns=None, errors=None)

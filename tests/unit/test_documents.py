@@ -447,8 +447,7 @@ shop/web   # on request
 
 def test_a_file_names_applications_and_whole_models() -> None:
     found, problems = applications(FILE)
-    named = {Application("shop", "web"), Application("bank", "*")}
-    assert found == Applications(frozenset(named))
+    assert found == Applications(frozenset({Application("shop", "web"), Application("bank", "*")}))
     assert problems == ()
 
 

@@ -435,8 +435,7 @@ def test_namespaces_that_hang_delay_no_other_one(number: int) -> None:
     """However many they are, and with 100 pods each, on the same node."""
     honest = Finished(20, "team", "node")
     hung = [Finished(0, f"hung-{index}", "node") for index in range(number)] * 100
-    hang = frozenset(pod.namespace for pod in hung)
-    assert waits([*hung, honest], hang)[honest] <= LIMITS.slot
+    assert waits([*hung, honest], frozenset(pod.namespace for pod in hung))[honest] <= LIMITS.slot
 
 
 GOOD, BAD = [f"good-{index}" for index in range(6)], [f"bad-{index}" for index in range(24)]

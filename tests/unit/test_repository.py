@@ -172,8 +172,7 @@ def twice(names: Iterable[str]) -> set[str]:
 
 
 def test_no_two_modules_of_the_workload_share_a_name() -> None:
-    names = twice(path.stem for path in modules())
-    assert names <= {"controller", "recorder", "rules"}
+    assert twice(path.stem for path in modules()) <= {"controller", "recorder", "rules"}
 
 
 def test_no_two_classes_of_the_workload_share_a_name() -> None:

@@ -158,8 +158,7 @@ def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: A
     half = certificates.LEAF_VALIDITY / 2
     leaf = certificates.issue(authority, NAMES)
 
-    later = NOW + half - timedelta(hours=1)
-    assert certificates.renewed(leaf, authority, NAMES, later) == leaf
+    assert certificates.renewed(leaf, authority, NAMES, NOW + half - timedelta(hours=1)) == leaf
     assert min(half, timedelta(seconds=TOKEN_LIFE / 3)) > timedelta(days=2)
     text = " ".join((ROOT / "SECURITY.md").read_text().split())
     assert f"authority, which is valid for {certificates.AUTHORITY_VALIDITY.days} days" in text
@@ -465,8 +464,7 @@ def test_the_old_authority_goes_once_no_unit_that_there_is_needs_it(
         unit.state = dataclasses.replace(unit.state, planned_units=planned)
     else:
         fail(monkeypatch, "planned_units", planned)
-    others = dataclasses.replace(peers, peers_data={listed: {"issuers": old}})
-    unit.run(relations={others})
+    unit.run(relations={dataclasses.replace(peers, peers_data={listed: {"issuers": old}})})
 
     unit.act("replace-authority")
     for _ in range(6):

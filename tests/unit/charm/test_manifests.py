@@ -337,8 +337,7 @@ def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Pat
     file = tmp_path / "config.yaml"
     paths = dict.fromkeys(("tls-certificate", "tls-key"), "/none")
     for options in COMBINATIONS:
-        given = {"lease": "kubeflow/istio-aux", **paths, **options}
-        file.write_text(yaml.safe_dump(given))
+        file.write_text(yaml.safe_dump({"lease": "kubeflow/istio-aux", **paths, **options}))
 
         asked = {
             ("Role" if right.namespace else "ClusterRole", right.resource, right.verb)

@@ -389,8 +389,7 @@ def test_grafana_gets_the_dashboard_packed(unit: Unit) -> None:
     assert template["inject_dropdowns"] is True
     assert template["juju_topology"]["model_uuid"] == unit.state.model.uuid
     assert len(bytes.fromhex(template["dashboard_alt_uid"])) == 8
-    dashboard = json.loads(lzma.decompress(base64.b64decode(template["content"])))
-    assert dashboard["panels"]
+    assert json.loads(lzma.decompress(base64.b64decode(template["content"])))["panels"]
 
 
 def test_pebble_sends_the_log_to_every_unit_of_loki(unit: Unit) -> None:

@@ -213,8 +213,7 @@ def combinations() -> Iterator[set[str]]:
         return
     # Any two of these columns have a row of both, and rows of each without the other. The empty
     # set has neither.
-    columns = itertools.combinations(range(5), 3)
-    rows = dict(zip(RELATIONS, columns, strict=False))
+    rows = dict(zip(RELATIONS, itertools.combinations(range(5), 3), strict=False))
     for row in range(5):
         yield {name for name, column in rows.items() if row in column}
 
@@ -406,8 +405,7 @@ def test_in_the_model_of_a_controller_everything_is_in_its_namespace(
     """Juju calls that model `controller`, and its namespace `controller-` and its own name."""
     unit, namespace = new_unit, "controller-lab"
     unit.state = dataclasses.replace(unit.state, model=testing.Model("controller"))
-    mounted = unit.kubeconfig.read_text().replace("kubeflow", namespace)
-    unit.kubeconfig.write_text(mounted)
+    unit.kubeconfig.write_text(unit.kubeconfig.read_text().replace("kubeflow", namespace))
     unit.api.model = namespace
 
     assert isinstance(unit.configure(), testing.ActiveStatus)

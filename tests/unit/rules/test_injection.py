@@ -351,8 +351,7 @@ def test_istiod_decides_by_its_policy_where_the_pod_does_not_say(
     annotations: dict[str, str],
     verdict: bool | None,
 ) -> None:
-    policies = {OURS: policy} if policy else {}
-    answer = expected(pod(labels, annotations), ENABLED, HOOKS, policies)
+    answer = expected(pod(labels, annotations), ENABLED, HOOKS, {OURS: policy} if policy else {})
 
     assert answer.expected is verdict, answer.reason
 

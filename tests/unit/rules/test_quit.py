@@ -841,8 +841,7 @@ def test_a_payload_that_is_held_for_a_moment_is_no_finding(
     seconds: float | None, by: tuple[str, ...]
 ) -> None:
     """Nor in a file: a status alone does not show whether an image is pulled."""
-    now = None if seconds is None else moment(ENDED, seconds)
-    decision = judged(held(), now).decision
+    decision = judged(held(), None if seconds is None else moment(ENDED, seconds)).decision
     assert (blockers(decision), bool(decision.code)) == (by, bool(by))
 
 
