@@ -54,7 +54,7 @@ def test_the_readme_fits_in_a_hundred_lines_of_a_terminal() -> None:
 
 
 # The most statements, 3 % above what there is: CONTRIBUTING, "How much there is".
-MOST = {"workload": 12_056, "charm": 1_805, "tests": 31_700}
+MOST = {"workload": 11_400, "charm": 1_805, "tests": 30_000}
 
 
 @pytest.mark.parametrize("part", MOST)

@@ -45,7 +45,7 @@ OPERATORS = re.compile(
     r"|ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Div|Div_Mul|FloorDiv_Mul|Mod_Mul))"
 )
 # Tests that run everything, for longer than a change is worth, or look at the checkout itself.
-STORIES = ("exhaustive", "fuzz", "oracle", "repository", "simulation")
+STORIES = ("repository", "searches")
 FAILED = float("inf")  # The seconds of a test that does not pass.
 COVERAGE = """[run]
 relative_files = True
@@ -132,7 +132,7 @@ def unchanged(folder: Path, jobs: int) -> Unchanged:
     settings.write_text(COVERAGE % ",".join(SOURCES))
     measured, rc = [sys.executable, "-m", "coverage"], f"--rcfile={settings}"
     tests = ["tests/unit", "lib", *(f"--ignore-glob=*test_{each}.py" for each in STORIES)]
-    options = "-q --no-header --tb=line -p no:cacheprovider -p mutants -n"
+    options = "-q --no-header --tb=line -p no:cacheprovider -p tools.mutants -n"
     run = ["-m", "pytest", *options.split(), str(jobs)]
     # tox sets COVERAGE_FILE to a file of the checkout, which this process does not read.
     environment = {**os.environ, "MUTANTS_SECONDS": str(seconds), "COVERAGE_FILE": str(data)}
