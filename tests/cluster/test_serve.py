@@ -121,7 +121,11 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
 
     workload.await_ready()
     try:
-        status = workload.status()
+        # It is ready before it has listed what it only judges by, such as quotas.
+        status = lab.until(
+            lambda: found if len((found := workload.status())["missing"]) == 1 else None,
+            what="all but one collection to be listed",
+        )
         (missing,) = status["missing"]
         assert (status["quit"], status["race"], status["watched-pods"]) == ("disabled", "none", 0)
         assert missing == (
