@@ -39,7 +39,6 @@ from istio_aux.model.annotations import (
 from istio_aux.model.pod import Metadata, convert
 from istio_aux.model.pod_settings import PodSettings, unread
 from istio_aux.model.text import printable, printable_json
-from istio_aux.start.plan import remarks
 from unit.apiserver import ApiServer
 from unit.declared import KEYS, MODULES
 from unit.process import background, logging_to, until
@@ -149,7 +148,7 @@ def test_a_key_that_nothing_reads_is_named_with_what_was_meant(
     wanted = [] if meant is None else [f'{code}: {kind[:-1]} "{key}": nothing reads it{hint}']
 
     assert [text for text in planned(pod).warnings if "nothing reads" in text] == wanted
-    found = remarks(read := convert(pod), PodSettings.of(read))
+    found = PodSettings.of(read := convert(pod)).remarks(read.metadata)
     assert [str(told) for told in found if "nothing" in told.text] == wanted
 
 

@@ -31,7 +31,7 @@ from istio_aux.model.ending import cut_off, failure
 from istio_aux.model.findings import Code, ignored
 from istio_aux.model.limits import LIMITED, Limits
 from istio_aux.model.names import START_WEBHOOK
-from istio_aux.model.owners import JobCounts, controller
+from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import ISTIOS_INIT, Metadata, Pod
 from istio_aux.model.pod_settings import InjectionRequest, ambient_by
 from istio_aux.model.policy import Capability
@@ -182,16 +182,17 @@ async def _unready(
     configurations: Mapping[str, Configuration],
 ) -> list[preflight.CheckResult]:
     """Report the installations whose webhook Service has no ready pod."""
-    results = list[preflight.CheckResult]()
-    for name, configuration in sorted(configurations.items()):
-        for service in {
-            Service(behind.namespace, behind.name)
-            for hook in configuration.webhooks or ()
-            if hook.name == START_WEBHOOK and (behind := hook.client_config.service)
-        }:
-            if not any(each.ready for each in await read_slices(client, service)):
-                results.append(preflight.unready(name, service))
-    return results
+    services = {
+        (name, Service(behind.namespace, behind.name))
+        for name, configuration in configurations.items()
+        for hook in configuration.webhooks or ()
+        if hook.name == START_WEBHOOK and (behind := hook.client_config.service)
+    }
+    return [
+        preflight.unready(name, service)
+        for name, service in sorted(services)
+        if not any(each.ready for each in await read_slices(client, service))
+    ]
 
 
 async def _versions(client: Client, server: str) -> Iterable[preflight.CheckResult]:
@@ -307,7 +308,7 @@ async def _pods(
             continue
         judged = found.judge(pod, labels, now)
         meshed, wanted = await live.outside(pod, judged, now.date)
-        owner = controller(about)
+        owner = about.controller
         how = structs.replace(
             mesh.start(
                 judged.installation.settings.start(Capability.UNKNOWN),

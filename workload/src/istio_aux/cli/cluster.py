@@ -39,7 +39,7 @@ from istio_aux.model.findings import Code, Remark
 from istio_aux.model.found import Found
 from istio_aux.model.kubelet import OBEYS, Kubelet, depends_on_kubelet, obeys
 from istio_aux.model.moment import Moment
-from istio_aux.model.owners import Job, JobCounts, controller
+from istio_aux.model.owners import Job, JobCounts
 from istio_aux.model.pod import Pod
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed, one_line
@@ -117,7 +117,7 @@ async def explain(
             await live.read_labels(where)
             jobs[where] = await counting(client, where)
         judged = await live.judge(each, now, request.sidecars)
-        owner = controller(each.metadata)
+        owner = each.metadata.controller
         native = [sidecar.name for sidecar in each.native_sidecars]
         counts = native and owner and owner.uid in jobs[where]
         notes = [Remark(Code.COUNTED, f"{listed(native)}: {COUNTED}")] if counts else []
@@ -217,7 +217,8 @@ async def audit(client: Client, request: workloads.ClusterRequest) -> int:
     It is `FAILED` if some pods could not be judged, else 0.
     """
     request = await resolved(client, request)
-    return show_audit(await audit_pods(client, request), request, system_clock().date)
+    pods = await audit_pods(client, request)
+    return show_audit(pods, request, system_clock().date)
 
 
 async def resolved(client: Client, request: workloads.ClusterRequest) -> workloads.ClusterRequest:
@@ -419,10 +420,9 @@ class LiveJudge:
                 )
                 found = {namespace: kept.labels(decoded(body, Namespace))}
             else:
-                pages = actions.pages(self._client, actions.NAMESPACES, Namespace, {})
                 found = {
                     item.metadata.name: kept.labels(item)
-                    async for page in pages
+                    async for page in actions.pages(self._client, actions.NAMESPACES, Namespace, {})
                     for item in page.items
                 }
         except UNREAD as error:

@@ -231,10 +231,11 @@ class _FreeRun:
     def _ends_yet(self, key: Key) -> bool:
         """Whether a pod that hung is still there and may end soon."""
         state = self._quit.known.get(key)
-        if state is None:
-            return False
-        ignored = isinstance(state.decision, Ignore) and state.asks_for != "blocked"
-        return ignored or state.unwatched or state.asks_for == "quit"
+        return state is not None and (
+            state.unwatched
+            or state.asks_for == "quit"
+            or (isinstance(state.decision, Ignore) and state.asks_for != "blocked")
+        )
 
     def _result(self, key: Key) -> report.PodOutcome:
         """What became of a pod that hung, and why."""

@@ -401,9 +401,8 @@ def _most(texts: Sequence[str], what: str, terminal: Terminal) -> list[str]:
 
 
 def _requested(row: Row) -> str:
-    if any(each.requests is None for each in row.pods):
-        return "unknown"
-    return str(row.requests) or "none"
+    unknown = any(each.requests is None for each in row.pods)
+    return "unknown" if unknown else str(row.requests) or "none"
 
 
 def _waited(row: Row) -> str:
@@ -439,7 +438,7 @@ def _owner(reference: str, created: datetime | None) -> str:
 def _delete(pod: Pod) -> Command:
     """The command that deletes the Job of a pod, or a pod without an owner; else none."""
     its = pod.metadata
-    maker = owners.controller(its)
+    maker = its.controller
     if maker and not owners.is_job(maker):
         return NO_COMMAND
     kind, name = (maker.kind.lower(), maker.name) if maker else ("pod", its.name)
@@ -478,11 +477,9 @@ def _to_paste(text: Cell | str, run: Command, terminal: Terminal, indent: str = 
 
 def _policy(text: str, terminal: Terminal) -> list[str]:
     """The lines of a podFailurePolicy, to be pasted; none if it is empty."""
-    if not text:
-        return []
     title = "its next Job may have this in its spec, so that it does not count such a pod:"
     return [
-        *terminal.beside("  ", 2, Cell(title)),
+        *(terminal.beside("  ", 2, Cell(title)) if text else ()),
         *(f"    {terminal.paint(Cell(line, Style.COMMAND))}" for line in text.splitlines()),
     ]
 

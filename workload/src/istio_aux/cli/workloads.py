@@ -224,8 +224,9 @@ async def list_pods(
         if error.code != 403:
             raise
         other = "another namespace by -n" if namespace else "-n NAMESPACE"
-        why = gap(error, f"list pods in {place(namespace)}")
-        raise UnanswerableError(f"{why}: give {other}") from None
+        raise UnanswerableError(
+            f"{gap(error, f'list pods in {place(namespace)}')}: give {other}"
+        ) from None
     # An error other than 404, such as 403, proves nothing.
     with suppress(*UNREAD):
         path = f"{actions.NAMESPACES}/{namespace}"
@@ -258,7 +259,7 @@ async def list_templates(client: Client, unread: list[str]) -> AsyncGenerator[Fo
             f"cannot read {kind.kind} ",
         ):
             about = each.metadata
-            if owners.controller(about):
+            if about.controller:
                 continue
             name = f"{kind.kind}/{about.name}"
             try:

@@ -30,7 +30,7 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.findings import Code
 from istio_aux.model.limits import Limits
-from istio_aux.model.owners import JobCounts, controller, group
+from istio_aux.model.owners import JobCounts, group
 from istio_aux.model.pod import Pod, Resource, Struct
 from istio_aux.model.pod_settings import InjectionRequest, PodSettings, ambient_by
 from istio_aux.model.policy import Capability, StartMode, StartPolicy
@@ -229,7 +229,7 @@ class Survey:
 
         ``kept``: whether istio-aux looks after the pod, and keeps it classic where it must be.
         """
-        about, owner = pod.metadata, controller(pod.metadata)
+        about, owner = pod.metadata, pod.metadata.controller
         if pod.has_sidecar if self._to is To.AMBIENT else pod.has_proxy and pod.has_sidecar:
             found = _SIDECARS[self._to]
             if self._to is To.NATIVE and not self._mesh.native.capability.can:
@@ -260,7 +260,7 @@ class Survey:
             native = self._to is To.NATIVE
             for found in _native(pod, injection, how, kept) if native else _ambient(pod, injection):
                 self._add(where, found, name)
-            if native_sidecars.own_init(pod):
+            if pod.regular_init_containers:
                 self._add(where, _INIT, name)
 
     def policy(self, policy: NetworkPolicy) -> None:

@@ -33,7 +33,6 @@ from istio_aux.repair.rules import (
     as_admitted,
     decide,
 )
-from istio_aux.start import plan
 
 
 def judge(
@@ -59,7 +58,7 @@ def judge(
     )
     remarks = [
         *notes,
-        *plan.remarks(pod, judged.facts.settings),
+        *judged.facts.settings.remarks(pod.metadata),
         *_in_doubt(action, expectation, first),
         *_end(pod),
     ]
@@ -73,7 +72,7 @@ def about(pod: Pod) -> Found:
     """Name a pod, its owner, age and node; nothing is found yet."""
     return Found(
         **pod.metadata.key._asdict(),
-        owner=owners.workload(owners.controller(pod.metadata), pod.labels),
+        owner=owners.workload(pod.metadata.controller, pod.labels),
         created=pod.metadata.creation_timestamp,
         node=pod.spec.node_name or "",
     )
@@ -138,7 +137,7 @@ def mesh_again(pod: Pod, action: ReportUnmeshed) -> tuple[str, Command]:
     """
     if action.code is Code.NO_NETWORK:
         return "look at ztunnel on its node", NO_COMMAND
-    owner = owners.controller(pod.metadata)
+    owner = pod.metadata.controller
     if owner is None:
         return "delete the pod and apply it again", NO_COMMAND
     if owners.is_job(owner):

@@ -7,6 +7,7 @@ model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#``
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import msgspec
 
@@ -53,6 +54,10 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: NamespaceSelectors = NamespaceSelectors()
     pods: Selector = Selector()
     inject: Selector | None = None
+
+    def injects(self, labels: Mapping[str, str]) -> bool:
+        """Whether the option ``inject-selector`` matches a pod with these labels."""
+        return self.inject is not None and self.inject.matches(labels)
 
     def left_out(
         self, namespace: str, *, selected: bool, chosen: bool, covered: bool

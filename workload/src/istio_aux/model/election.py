@@ -26,7 +26,7 @@ FAILED = 100
 REPLACED = 50
 NEWEST = 5  # UIDs for each; only a new controller makes more pods in one second.
 INJECTORS = 20  # Webhook configurations: a cluster has one for each revision and tag.
-OWNER = 128  # Characters of a controller's key: a namespace has 63, a UID `owners.LONGEST_UID`.
+OWNER = 128  # Characters of a controller's key: a namespace has 63, a UID `pod.LONGEST_UID`.
 LONGEST = 64 * 1024  # Characters that are read; checkpoints of this process are shorter.
 
 # Seconds for which a holder's record counts at most. Units write 15. Otherwise, one write to the

@@ -18,7 +18,7 @@ from istio_aux.model.documents import to_yaml
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.kubelet import finished
 from istio_aux.model.moment import Moment, zoned
-from istio_aux.model.owners import BATCH, api_of, controller
+from istio_aux.model.owners import BATCH, api_of
 from istio_aux.model.pod import ISTIOS_INIT, NOT_SET_UP, PROXY, Container, Pod
 from istio_aux.model.sidecars import SHIPPED, known
 from istio_aux.model.text import listed, one_line, quoted
@@ -130,7 +130,7 @@ def killed(pod: Pod) -> str:
             f" payload's time and {SHORT} s more is enough"
         )
     reason = f"{PROXY} was killed with exit code {ended.exit_code}: {enough}"
-    counts = phase == "Failed" and api_of(controller(pod.metadata)) is BATCH
+    counts = phase == "Failed" and pod.of_batch_job
     return f"{reason}; {COUNTED}" if counts else reason
 
 
@@ -204,7 +204,7 @@ def failure(pod: Pod, now: Moment | None = None) -> FailedPod | None:
 def _failed(pod: Pod) -> Iterator[FailedPod]:
     """How the mesh failed a pod whose phase is Failed."""
     exits = pod.exits
-    owner = controller(pod.metadata)
+    owner = pod.metadata.controller
     if VALIDATION in exits and exits[VALIDATION].exit_code == NOT_SET_UP:
         yield FailedPod(
             Code.NOT_SET_UP,
@@ -245,7 +245,7 @@ def _ends_proxy(pod: Pod) -> Iterator[FailedPod]:
         if status.name != PROXY or not pod.has_native_proxy or not ended or ended.exit_code:
             continue
         if beside := outlived(pod, ended.finished_at):
-            owner = controller(pod.metadata)
+            owner = pod.metadata.controller
             again = status.restart_count
             counts = pod.restart_policy == "OnFailure" and api_of(owner) is BATCH
             times = f"{again} time{'' if again == 1 else 's'}"
@@ -296,7 +296,7 @@ def _policy(pod: Pod) -> str:
     and first come rules by which the payload's own exits count (k8s@1.36 batch/validation
     validatePodFailurePolicyRuleOnExitCodes).
     """
-    if pod.restart_policy != "Never" or api_of(controller(pod.metadata)) is not BATCH:
+    if pod.restart_policy != "Never" or not pod.of_batch_job:
         return ""
     own = [
         each.name

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from istio_aux.model.moment import in_utc, zoned
-from istio_aux.model.pod import NOT_SET_UP, Condition, Metadata, OwnerReference, Resource, Struct
+from istio_aux.model.pod import NOT_SET_UP, Condition, OwnerReference, Resource, Struct
 from istio_aux.model.text import one_line
 
 TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
@@ -26,11 +26,6 @@ _SERVICES = {
     "apps": ("DaemonSet", "ReplicaSet", "StatefulSet"),
 }
 
-# Characters of the longest UID of a controller (the API server's have 36), and of the longest UID,
-# apiVersion, kind and name together (a name has 253 at most).
-LONGEST_UID = 64
-LONGEST = 400
-
 # Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
 # stateful_set_utils.go).
 EACH_ITS_OWN = frozenset(
@@ -41,22 +36,10 @@ EACH_ITS_OWN = frozenset(
     }
 )
 
-# The search is linear: `controller` leaves out names longer than `LONGEST`.
+# The search is linear: `Metadata.controller` has no name longer than `LONGEST_OWNER`.
 _SCHEDULED = re.compile(r"(.+)-([0-9]{8,10})")
 _YEAR = 366 * 86400  # Seconds.
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
-
-
-def controller(metadata: Metadata) -> OwnerReference | None:
-    """The one owner that controls an object (metav1.GetControllerOf), or None.
-
-    The API server does not check the reference: one with an impossible name counts as none.
-    """
-    owners = [owner for owner in metadata.owner_references or () if owner.controller]
-    if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:
-        return None
-    said = f"{owners[0].api_version}{owners[0].kind}{owners[0].name}{owners[0].uid}"
-    return owners[0] if said.isascii() and len(said) <= LONGEST else None
 
 
 def cron_job(job: str, created: datetime | None) -> str:

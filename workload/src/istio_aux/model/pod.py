@@ -86,6 +86,12 @@ def interned(value: S) -> S:
     return cast("S", found)
 
 
+# Characters of the longest UID of a controller (the API server's have 36), and of the longest UID,
+# apiVersion, kind and name together (a name has 253 at most).
+LONGEST_UID = 64
+LONGEST_OWNER = 400
+
+
 class OwnerReference(Struct, frozen=True):
     """An owner of an object; at most one of them is its ``controller``."""
 
@@ -126,6 +132,18 @@ class Metadata(Struct, frozen=True):
         text = self.resource_version
         number = len(text) < 20 and text.isascii() and text.isdigit()
         return int(text) if number else sys.maxsize
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The one owner that controls the object (metav1.GetControllerOf), or None.
+
+        The API server does not check the reference: one with an impossible name counts as none.
+        """
+        owners = [owner for owner in self.owner_references or () if owner.controller]
+        if len(owners) != 1 or len(owners[0].uid) > LONGEST_UID:
+            return None
+        said = f"{owners[0].api_version}{owners[0].kind}{owners[0].name}{owners[0].uid}"
+        return owners[0] if said.isascii() and len(said) <= LONGEST_OWNER else None
 
 
 NO_TEXT = msgspec.Raw()  # Any other `msgspec.Raw` keeps the whole text that it was decoded from.
@@ -310,6 +328,12 @@ class Pod(Resource, frozen=True, dict=True, gc=True):
         name = meta.name or (f"{meta.generate_name}*" if meta.generate_name else "(unnamed)")
         return f"{meta.namespace}/{name}" if meta.namespace else name
 
+    @property
+    def of_batch_job(self) -> bool:
+        """Whether a Job of Kubernetes' own (batch/v1) controls the pod."""
+        owner = self.metadata.controller
+        return owner is not None and (owner.api_version, owner.kind) == ("batch/v1", "Job")
+
     def has_condition(self, name: str) -> bool:
         """Whether a condition of the pod is true."""
         return any(
@@ -347,6 +371,11 @@ class Pod(Resource, frozen=True, dict=True, gc=True):
     def init_containers(self) -> tuple[Container, ...]:
         """The init containers of the spec, native sidecars included."""
         return self.spec.init_containers or ()
+
+    @property
+    def regular_init_containers(self) -> tuple[Container, ...]:
+        """The init containers that end; a classic proxy starts after them."""
+        return tuple(c for c in self.init_containers if c.restart_policy != "Always")
 
     @property
     def native_sidecars(self) -> tuple[Container, ...]:

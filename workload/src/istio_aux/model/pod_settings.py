@@ -57,7 +57,6 @@ from istio_aux.model.findings import Code, Remark
 from istio_aux.model.names import IGNORED
 from istio_aux.model.pod import NO_METADATA, PROXY, Metadata, Pod, Struct
 from istio_aux.model.policy import Peers, StartMode
-from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import How, SidecarRule
 from istio_aux.model.text import alternatives, listed, quoted
 
@@ -103,12 +102,14 @@ class PodSettings(Struct, frozen=True):
             problems=problems,
         )
 
-    @property
-    def remarks(self) -> list[Remark]:
-        """The findings about values that cannot be used, with what follows."""
+    def remarks(self, metadata: Metadata) -> list[Remark]:
+        """The findings about values that cannot be used, and about keys that nothing reads."""
         return [
-            Remark(Code.BAD_VALUE, f"{why}; {_INSTEAD.get(key, _LEFT)}")
-            for key, why in self.problems.items()
+            *(
+                Remark(Code.BAD_VALUE, f"{why}; {_INSTEAD.get(key, _LEFT)}")
+                for key, why in self.problems.items()
+            ),
+            *unread(metadata),
         ]
 
     @property
@@ -324,25 +325,20 @@ class InjectionRequest(Struct, frozen=True):
         """The request with the label that asks for a sidecar."""
         return structs.replace(self, labels={**self.labels, INJECT: "true"})
 
-    def admitted(
-        self, applications: Applications, inject: Selector | None = None
-    ) -> InjectionRequest:
+    def admitted(self, applications: Applications, *, wanted: bool = False) -> InjectionRequest:
         """Return the request as our admission makes it: with the label if the application asks.
 
-        The pod gets the label, too, if the option ``inject-selector`` matches it. Returns the same
-        object if admission would not change it.
+        The pod gets the label, too, if it is ``wanted``: the option ``inject-selector`` matches it.
+        Returns the same object if admission would not change it.
         """
         requested = applications.asks(self.namespace, self.application)
-        return self.with_label(inject, requested=requested)[0]
+        return self.with_label(wanted=wanted, requested=requested)[0]
 
-    def with_label(
-        self, inject: Selector | None, *, requested: bool
-    ) -> tuple[InjectionRequest, str]:
+    def with_label(self, *, wanted: bool, requested: bool) -> tuple[InjectionRequest, str]:
         """Do what `admitted` does, and say why a pod that should get the label does not."""
-        chosen = inject is not None and inject.matches(self.labels)
-        if not (chosen or requested):
+        if not (wanted or requested):
             return self, ""
-        why = next(self._label_obstacles(despite_annotation=chosen), "")
+        why = next(self._label_obstacles(despite_annotation=wanted), "")
         return self if why else self.labelled(), why
 
     def _label_obstacles(self, *, despite_annotation: bool) -> Iterator[str]:

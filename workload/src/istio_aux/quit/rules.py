@@ -365,7 +365,7 @@ def _lost_proxy(facts: PodFacts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    owner = owners.controller(facts.pod.metadata)
+    owner = facts.pod.metadata.controller
     if obstacle := owners.obstacle(owner):
         yield obstacle
     elif owner and (fails := owners.failure(owner, facts.pod.restart_policy)):

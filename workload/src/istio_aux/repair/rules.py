@@ -59,7 +59,7 @@ class Candidate(Struct, frozen=True):
         """Read a pod."""
         meta = pod.metadata
         injection = InjectionRequest.of(pod)
-        if owner := owners.controller(meta):  # Thousands of owners differ only in name and uid.
+        if owner := meta.controller:  # Thousands of owners differ only in name and uid.
             owner = interned(
                 structs.replace(
                     owner, api_version=shared(owner.api_version), kind=shared(owner.kind)
@@ -106,7 +106,7 @@ class Candidate(Struct, frozen=True):
         """Read only the fields by which pods of one controller are compared, and no containers."""
         return cls(
             key=pod.metadata.key,
-            owner=owners.controller(pod.metadata),
+            owner=pod.metadata.controller,
             deleting=pod.metadata.deletion_timestamp is not None,
         )
 
@@ -195,7 +195,7 @@ def as_admitted(
         chosen=options.pods.matches(injection.labels),
         covered=covered,
     )
-    new = injection.admitted(applications, options.inject if ours else None)
+    new = injection.admitted(applications, wanted=ours and options.injects(injection.labels))
     pod = structs.replace(pod, injection=new)
     if why:
         return pod, Expectation(expected=False, reason=why)

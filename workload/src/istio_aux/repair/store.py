@@ -296,7 +296,9 @@ class PodStore:
         stored.deleting = candidate.deleting
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need a pod that opted out once its namespace is selected.
-        injection = candidate.injection.admitted(self.applications, self._options.inject)
+        injection = candidate.injection.admitted(
+            self.applications, wanted=self._options.injects(candidate.injection.labels)
+        )
         # A pod that refuses a sidecar may be ambient: the CNI ignores labels about injection.
         refuses = injection.asks is False
         action = decide(

@@ -29,7 +29,7 @@ from istio_aux.model.documents import LOADER, parse_events
 from istio_aux.model.names import TIMEOUT_FLAG, WAIT
 from istio_aux.model.pod import PROXY, Container, Pod, Struct
 from istio_aux.model.text import listed, one_line, problem
-from istio_aux.start import native_sidecars, patch
+from istio_aux.start import patch
 
 ANNOTATION = PROXY_CONFIG
 HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto name as well.
@@ -116,8 +116,8 @@ def order(
     """Ask for hold; ``harm``, if any, is what a native proxy could do to the pod."""
     reason, because = merge.reason, dict[str, str]()
     if harm:
-        if names := native_sidecars.own_init(pod):
-            harm += f"; before the proxy, outside the mesh: {listed(names)}"
+        if before := [each.name for each in pod.regular_init_containers]:
+            harm += f"; before the proxy, outside the mesh: {listed(before)}"
         reason, because = f"{reason}; not native: {harm}", {NOT_NATIVE: one_line(harm, 255)}
     text = {} if merge.text is None else {ANNOTATION: merge.text}
     if merge.holds and (text or because):

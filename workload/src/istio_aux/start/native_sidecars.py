@@ -31,7 +31,7 @@ from istio_aux.model.annotations import (
 )
 from istio_aux.model.findings import Code, Remark
 from istio_aux.model.limits import Limit
-from istio_aux.model.owners import BATCH, JobCounts, api_of, controller
+from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import PROXY, Container, Pod
 from istio_aux.model.pod_settings import PodSettings
 from istio_aux.model.policy import Capability, StartPolicy
@@ -63,7 +63,7 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
         yield Remark(Code.MORE_REQUESTED, f"{RAISES}: {raised}")
     if templates.on(pod.metadata) and templates.get(pod.metadata) != frozenset({"sidecar"}):
         yield Remark(Code.UNTRIED, f"{UNTRIED}: {templates.shown(pod.metadata)}")
-    if ending.is_short(pod) and (how.counted if how.job else is_of_job(pod)):
+    if ending.is_short(pod) and (how.counted if how.job else pod.of_batch_job):
         given = pod.spec.termination_grace_period_seconds
         yield Remark(
             Code.SHORT_GRACE,
@@ -81,7 +81,7 @@ def certain(pod: Pod, how: StartPolicy) -> str:
     if pod.restart_policy != "OnFailure" or how.job is None or not how.job.restarts:
         return ""
     settings = PodSettings.of(pod)
-    if not how.quits or settings.left_alone or settings.after or own_init(pod):
+    if not how.quits or settings.left_alone or settings.after or pod.regular_init_containers:
         return ""
     return next((it.text for it in ending.ends_its_proxy(pod) if it.code is Code.END_PROXY), "")
 
@@ -89,13 +89,13 @@ def certain(pod: Pod, how: StartPolicy) -> str:
 def depends_on_job(pod: Pod, how: StartPolicy, converted: patch.Step) -> bool:
     """Whether the plan depends on what the Job of a new pod counts, and that was not read yet."""
     if converted.ops:
-        return how.job is None and is_of_job(pod)
+        return how.job is None and pod.of_batch_job
     return how.capability.can and not injected.on(pod.metadata) and _asks(pod, how)
 
 
 def _asks(pod: Pod, how: StartPolicy) -> bool:
     """Whether the pod's start depends on what its Job counts, and that was not read yet."""
-    if how.job is not None or not is_of_job(pod):
+    if how.job is not None or not pod.of_batch_job:
         return False
     strictest = msgspec.structs.replace(how, job=JobCounts(restarts=True))
     if how.capability is Capability.UNASKED:
@@ -103,19 +103,9 @@ def _asks(pod: Pod, how: StartPolicy) -> bool:
     return ending.is_short(pod)
 
 
-def is_of_job(pod: Pod) -> bool:
-    """Whether a batch Job controls the pod; what other kinds count is not read."""
-    return api_of(controller(pod.metadata)) is BATCH
-
-
-def own_init(pod: Pod) -> list[str]:
-    """The init containers that end; a classic proxy starts after them."""
-    return [each.name for each in pod.init_containers if each.restart_policy != "Always"]
-
-
 def _raised(pod: Pod, how: StartPolicy) -> str:
     """Which amount is refused with a native sidecar, but not with a classic one; empty: none."""
-    if not own_init(pod):
+    if not pod.regular_init_containers:
         return ""  # Without them, both kinds of proxy need the same.
     try:
         own = resources.amounts(pod.spec.resources)

@@ -39,9 +39,9 @@ from istio_aux.model.annotations import (
     workflow_node,
 )
 from istio_aux.model.findings import Code, Remark
-from istio_aux.model.owners import JobCounts, controller
+from istio_aux.model.owners import JobCounts
 from istio_aux.model.pod import ISTIOS_INIT, PROXY, Container, OwnerReference, Pod
-from istio_aux.model.pod_settings import InjectionRequest, PodSettings, unread
+from istio_aux.model.pod_settings import InjectionRequest, PodSettings
 from istio_aux.model.policy import Capability, Peers, StartMode, StartPolicy
 from istio_aux.model.text import one_line
 from istio_aux.start import hold, native_sidecars, patch
@@ -112,10 +112,11 @@ def plan(
         return Plan(ops=(), reason=why)
     meta = pod.metadata
     found = InjectionRequest.of(pod)
-    injection, unlabelled = found.with_label(how.inject, requested=requested)
-    label = () if injection is found else _entries("labels", meta.labels, {INJECT: "true"})
+    wanted = how.inject is not None and how.inject.matches(pod.labels)
+    injection, unlabelled = found.with_label(wanted=wanted, requested=requested)
     settings = PodSettings.of(pod)
-    told = map(str, remarks(pod, settings))
+    told = map(str, settings.remarks(meta))
+    label = () if injection is found else _entries("labels", meta.labels, {INJECT: "true"})
     refused = next(injection.refusals(), "")
     steps = [order := _start_order(pod, how, settings.start, refused), _said(pod, order)]
     if not refused:
@@ -142,7 +143,7 @@ def plan(
         ops=label + planned.ops,
         reason=reason,
         warnings=(*told, *planned.warnings),
-        job=controller(meta) if depends else None,
+        job=meta.controller if depends else None,
     )
 
 
@@ -210,11 +211,6 @@ def _losses(pod: Pod, how: StartPolicy, *, native: bool) -> Step:
     small = resources.too_small(pod, native=native, proxy=how.proxy)
     remarks = Remark(Code.CUT_OFF, lost), Remark(Code.REFUSED, small)
     return Step(warnings=tuple(str(each) for each in remarks if each.text))
-
-
-def remarks(pod: Pod, settings: PodSettings) -> tuple[Remark, ...]:
-    """Remarks on bad values of the pod's own annotations, and on keys that nothing reads."""
-    return (*settings.remarks, *unread(pod.metadata))
 
 
 def before_injection(pod: Pod) -> Pod:
