@@ -232,6 +232,8 @@ SHORT = pod(owner=BY_A_JOB, terminationGracePeriodSeconds=0)
         (SHORT, replace(ON_REQUEST, job=JobCounts()), False),
         (SHORT, StartPolicy(), False),
         (SHORT, UNASKED, False),
+        (SHORT, replace(ON_REQUEST, mode=StartMode.NONE), False),
+        (pod(owner=BY_A_JOB, terminationGracePeriodSeconds=0, hostNetwork=True), ON_REQUEST, False),
     ],
 )
 def test_the_job_is_read_only_where_something_depends_on_it(
@@ -434,6 +436,18 @@ def test_hold_is_neither_added_nor_claimed_without_a_status_port(
     assert "no hold: its agent has no status port" in plan.reason
     assert annotations_of(patched(found, how)) == {STATUS_PORT: "0", **more}
     assert plan.started_with is None
+
+
+def test_a_hold_that_nothing_will_end_is_warned_of_and_is_no_reason_against_native() -> None:
+    """Istio adds its hook by the author's text, but to no native sidecar."""
+    found = pod(
+        annotations={STATUS_PORT: "0", PROXY_CONFIG: "{holdApplicationUntilProxyStarts: true}"}
+    )
+
+    held = planned(found, StartPolicy())
+    assert (held.ops, held.started_with, len(held.warnings)) == ((), None, 1)
+    assert "the hold that it asks for fails" in held.warnings[0]
+    assert planned(found, ON_REQUEST).started_with == "native"
 
 
 HOW = StartPolicy(capability=Capability.NATIVE, sidecars=sidecars.parse(OPTION))

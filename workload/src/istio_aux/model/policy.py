@@ -48,7 +48,7 @@ class StartMode(StrEnum):
 
 
 class Peers(StrEnum):
-    """How pods of distributed Jobs reach each other (`peers.inbound_ports`)."""
+    """How pods of distributed Jobs reach each other (`start.plan`)."""
 
     MESH = "mesh"
     DIRECT = "direct"

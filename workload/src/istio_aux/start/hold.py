@@ -89,7 +89,7 @@ class _TooLongError(yaml.YAMLError):
 def read(pod: Pod) -> Merge:
     """Do what `merged` does with the annotation of a pod; a text that is too long stays.
 
-    A pod with status port 0 is not held: Envoy asks that port for the hook, which fails after a
+    A pod with status port 0 gets no hold: Envoy asks that port for the hook, which fails after a
     minute beside Istio 1.31. Then the proxy ends, and the payload has no network. Only the port's
     annotation sets 0: Istio refuses a text with 0 (istio inject/validate.go validateProxyConfig),
     and a mesh-wide 0 reaches no agent (istio template.go cleanProxyConfig).
@@ -98,12 +98,12 @@ def read(pod: Pod) -> Merge:
         merge = merged(_config.of(pod.metadata))
     except BadValueError:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
-    if agent_port.get(pod.metadata) == 0:
-        return Merge(
-            text=None,
-            reason="no hold: its agent has no status port, so nothing would say that it is ready",
-        )
-    return merge
+    if agent_port.get(pod.metadata) != 0:
+        return merge
+    why = "its agent has no status port, so nothing would say that it is ready"
+    if merge.holds and merge.text is None:
+        return _left_alone(f"the hold that it asks for fails: {why}")
+    return Merge(text=None, reason=f"no hold: {why}")
 
 
 def order(

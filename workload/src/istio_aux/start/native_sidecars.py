@@ -10,8 +10,8 @@ classic proxy does harm, too: init containers start outside the mesh.
 The option or the annotation names other containers; known ones need no name (`convert`). A
 container that has a restart policy of its own is left alone, because its author means something
 else. So is one that has a `resizePolicy`, which the API server refuses before Kubernetes 1.33
-(validateInitContainers). Another webhook may add such a sidecar after Istio's has been called. The
-API server then calls ours again: so pods that Istio has injected are changed as well.
+(validateInitContainers). Another webhook may add a sidecar after Istio's has been called. The API
+server then calls ours again: so pods that Istio has injected are changed as well.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reasons(pod: Pod, how: StartPolicy) -> Iterator[Remark]:
         given = pod.spec.termination_grace_period_seconds
         yield Remark(
             Code.SHORT_GRACE,
-            f"{SHORT_GRACE}: terminationGracePeriodSeconds {given}, not {ending.SHORT},"
+            f"{SHORT_GRACE}: terminationGracePeriodSeconds {given}, under {ending.SHORT},"
             f" and {ending.COUNTED}",
         )
 
@@ -115,7 +115,7 @@ def _raised(pod: Pod, how: StartPolicy) -> str:
     except UNDECODABLE:
         return "not known, its resources cannot be read"
     if native != classic and how.limits is None:
-        return "perhaps, what its namespace allows is not known"
+        return "perhaps: it is not known what its namespace allows"
     if any(_refusals(pod, how, own, classic)):
         return ""
     return next(_refusals(pod, how, own, native), "")

@@ -118,20 +118,17 @@ def plan(
     told = map(str, settings.remarks(meta))
     label = () if injection is found else _entries("labels", meta.labels, {INJECT: "true"})
     refused = next(injection.refusals(), "")
+    ordered = (settings.start or how.mode) is not StartMode.NONE
     steps = [order := _start_order(pod, how, settings.start, refused), _said(pod, order)]
+    depends = False
     if not refused:
-        steps.append(_peers(pod, how.peers, settings))
-        steps.append(_losses(pod, how, native=order.native))
-        steps.append(
-            native_sidecars.convert(
-                pod,
-                how,
-                settings,
-                proxy_first=order.native,
-                known=(settings.start or how.mode) is not StartMode.NONE,
-            )
+        steps += [_peers(pod, how.peers, settings), _losses(pod, how, native=order.native)]
+        converted = native_sidecars.convert(
+            pod, how, settings, proxy_first=order.native, known=ordered
         )
-    depends = native_sidecars.depends_on_job(pod, how, steps[-1])
+        steps.append(converted)
+        if ordered or converted.ops:
+            depends = native_sidecars.depends_on_job(pod, how, converted)
     planned = Plan.of(pod, steps)
     reason = planned.reason
     if label:
@@ -165,7 +162,7 @@ def _peers(pod: Pod, option: Peers, settings: PodSettings) -> Step:
     """Say which ports of a new pod Istio's proxy receives; peers reach the others directly.
 
     Workers of a distributed Job listen on ports that no Service declares. A client's proxy knows
-    only the ports of Services, so it sends plaintext to these, which STRICT mTLS resets (istio
+    only the ports of Services, so it sends plaintext to all others, which STRICT mTLS resets (istio
     PassthroughCluster). Istio's annotation `includeInboundPorts` leaves them out of the mesh: the
     node redirects the listed ports to the proxy and no others (istio
     tools/istio-iptables/pkg/capture/run.go handleInboundPortsInclude). What the pod sends is not
@@ -324,7 +321,7 @@ def _unasked(
     own: StartMode | None,
     merge: hold.Merge,
 ) -> Step:
-    """Leave the start to Istio, which makes the proxy native with or without istio-aux."""
+    """Leave the start to Istio, which makes the proxy native, unless that surely fails the Job."""
     if own is not StartMode.NATIVE and (harm := native_sidecars.certain(pod, how)):
         order = hold.order(pod, merge, harm)
         classic = {NATIVE_SIDECAR: "false", NOT_NATIVE: one_line(harm, 255)}
@@ -351,7 +348,7 @@ def _although(harm: Remark | None, why: str) -> tuple[str, ...]:
 
 
 def _native_is_due(pod: Pod, how: StartPolicy, own: StartMode | None) -> bool:
-    """Whether native is preferred: the pod ends, has a long grace period, or its author asks."""
+    """Whether the author, or the mode for pods that end or have a long grace, prefers native."""
     if own is StartMode.NATIVE:
         return True
     mode = own or how.mode

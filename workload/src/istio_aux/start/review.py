@@ -69,12 +69,12 @@ class Outcome(StrEnum):
     HOLD = "hold"
     MOVED = "moved"  # Istio had injected the pod already; it gets hold.
     LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
-    DIRECT = "direct"  # Only the inbound ports of its proxy change.
+    DIRECT = "direct"  # Inbound ports of its proxy change, and perhaps other sidecars.
     SIDECARS = "sidecars"  # Only other sidecars become native.
     CLASSIC = "classic"  # The pod only asks for a classic proxy.
     LONGER = "longer"  # Only the hook of its hold waits longer.
     UNCHANGED = "unchanged"
-    MALFORMED = "malformed"  # The pod is allowed with a warning: only the uid could be read.
+    MALFORMED = "malformed"  # Allowed with a warning: it could not be read, or we failed.
 
 
 class ReviewResult(Struct, frozen=True):

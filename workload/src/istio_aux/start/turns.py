@@ -34,7 +34,7 @@ class Turns:
         self._waiting: dict[asyncio.Future[None], str] = {}  # Each with its client's address.
         self._passing: asyncio.Task[None] | None = None
         self._pauses = 0
-        # By address: how long its reviews take, and how many addresses came before it.
+        # By address: how long its reviews take, and a number that grows with each address.
         self._lately = OrderedDict[str, tuple[float, float]]()
         self._number = count()
         self._rule, self._spent = 0, [0.0, 0.0, 0.0]
@@ -64,8 +64,8 @@ class Turns:
 
         Three rules get equal CPU time. The first chooses who has waited longest, so that many cheap
         reviews delay none for long. The second chooses the address whose reviews take least time.
-        The third chooses API servers, then the address known longest, as from before an attack.
-        Equal shares would not do: an API server has one address, an attacker as many as pods.
+        The third chooses API servers, then the address known longest: attackers come later. Equal
+        shares of addresses would not do: an API server has one, an attacker as many as pods.
         """
         self._rule = self._spent.index(min(self._spent))
         if self._rule == 0:

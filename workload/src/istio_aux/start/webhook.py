@@ -149,7 +149,7 @@ class AdmissionWebhook:
         word: str = probe_rules.WORD,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
     ) -> None:
-        """Prepare to `listen`; see `plan.plan` for ``how`` and ``excluded``.
+        """Prepare to `listen`; see `review.How` for ``how``, and `plan.plan` for ``excluded``.
 
         A review with ``word`` in it comes from an API server.
         """
