@@ -259,6 +259,8 @@ async def test_a_pod_whose_reads_are_all_slow_is_told_once_they_are_not() -> Non
         await world.ended("exited")
         assert world.told == ["job"]
         assert world.troubled("stuck") == [], "it is the API server that is slow"
+        sent = world.api.requests.index(f"GET {POD}/exec")
+        assert world.api.requests[:sent].count(f"GET {POD}") == 8, "the first fast read is enough"
 
 
 async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected(
@@ -415,6 +417,21 @@ async def test_a_proxy_that_is_ready_is_left_to_a_payload_that_may_have_begun(
     assert world.api.execs == []
     answering(world, "503 Service Unavailable")
     await until(lambda: world.api.execs, "the proxy is told to exit")
+
+
+async def test_the_proxy_of_a_held_pod_is_asked_once_however_long_its_answer_takes() -> None:
+    """Only the read of the pod has to be fresh when the proxy is told to exit."""
+    clock = Late()
+    async with quitting(clock=clock, limits=SLOW) as world:
+
+        async def slow(socket: web.WebSocketResponse, *names: str) -> None:
+            clock.seconds += 1.6
+            await sending(b"\x01connection refused")(socket, *names)
+
+        world.api.on_forward = slow
+        await hold(world, deleting=True)
+        await until(lambda: world.api.execs or len(world.api.forwards) > 1, "it is told")
+        assert len(world.api.forwards) == 1
 
 
 # Pods whose proxy is dead while their payload may run: shown, told, deleted if it is wanted.

@@ -295,13 +295,17 @@ class QuitController:
         async with slots.take(state.key.namespace, state.node) as slot:
             if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
-            action, fresh = await self._found(state, task)
+            read, fresh = await self._found(state, task)
+            action = read
+            if isinstance(read, Ask):  # Once, as an answer may take longer than a read counts.
+                ready = await is_ready(self._client, state.key, self._scope.limits.deadline)
+                action = task.asked(ready, self._scope)
             if isinstance(action, Delete):
                 self._recorder.lost(state)
                 return await self._delete(state, task, action.version)
             if not isinstance(action, Send):
                 return action
-            newest: Action = action
+            newest = read
             # A port-forward stays with its pod, so the pod is read again once it is connected.
             until = 0.0 if action.way is Way.PORT_FORWARD else fresh
 
@@ -309,9 +313,10 @@ class QuitController:
                 """Whether to send now; reads the pod again if the last read is too old."""
                 nonlocal newest, until
                 for _ in range(actions.READS):
-                    if self._clock().monotonic <= until or newest != action:
-                        return newest == action
-                    newest, until = await self._found(state, task)
+                    if self._clock().monotonic > until:
+                        newest, until = await self._found(state, task)
+                    if self._clock().monotonic <= until or newest != read:
+                        return newest == read
                 raise LateError(
                     f"nothing was sent: the pod cannot be read within {actions.FRESH:g} s"
                 )
@@ -320,7 +325,7 @@ class QuitController:
             try:
                 answer = await self._send(state, task, action, still)
             except LateError:
-                if newest == action:
+                if newest == read:
                     raise
                 return newest
             return task.answered(action.way, answer, self._scope)
@@ -330,11 +335,7 @@ class QuitController:
         until = self._clock().monotonic + actions.FRESH
         action = task.looked(await self._read(state.key), self._scope, self._clock())
         self._record(state)
-        if isinstance(action, Ask):
-            action = task.asked(
-                await is_ready(self._client, state.key, self._scope.limits.deadline), self._scope
-            )
-        if isinstance(action, Send | Delete) and not self._leadership.leads():
+        if isinstance(action, Send | Delete | Ask) and not self._leadership.leads():
             action = task.superseded(self._scope)
         return action, until
 
