@@ -380,6 +380,18 @@ async def test_a_payload_whose_image_is_pulled_for_long_is_no_finding(
     assert world.troubled("unstarted") == world.api.events == []
 
 
+@pytest.mark.options(limits=SOON)
+async def test_a_proxy_that_does_not_say_whether_it_is_ready_is_asked_again(
+    world: QuitWorld,
+) -> None:
+    """Or the API server is busy."""
+    answering(world, "404 Not Found")
+    await hold(world)
+    await until(lambda: world.api.forwards, "its proxy is asked")
+    answering(world, "503 Service Unavailable")
+    await until(lambda: world.troubled("unstarted"), "it is known", within=10)
+
+
 @pytest.mark.options(limits=SLOW)
 async def test_the_proxy_of_a_held_pod_that_is_deleted_is_told_to_exit_and_no_other(
     world: QuitWorld,

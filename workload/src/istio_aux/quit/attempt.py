@@ -32,7 +32,8 @@ action to perform. ``told``: the proxy was told to exit, and the result is not k
     no    `looked`: quit, in a dry run                      End(DRY_RUN)
     no    `looked`: held, or quit of a pod that was held    Ask
     no    `asked`: held, the proxy is not ready             End(BLOCKED)
-    no    `asked`: held otherwise                           End
+    no    `asked`: held, the proxy is ready                 End
+    no    `asked`: held, the proxy did not say              Retry
     no    `asked`: quit, the proxy is ready                 Retry
     no    `asked`: quit otherwise                           Send
     no    `looked`: report                                  End(REPORTED)
@@ -154,7 +155,7 @@ class PodState:
         lags = self.version_seen is not None and now.monotonic - self.version_seen < LAG
         if lags and version < self.version:
             return decision
-        same = self._is_newest(decision)
+        same = self.is_newest(decision)
         # A pod that starts changes often, and only waits: such decisions are not recorded.
         starts = (
             pod.status.phase == "Pending"
@@ -217,10 +218,11 @@ class PodState:
 
     def settle(self, decision: rules.Action) -> bool:
         """Note that everything ``decision`` asks for is done, if it is the newest decision."""
-        self.settled = self._is_newest(decision)
+        self.settled = self.is_newest(decision)
         return self.settled
 
-    def _is_newest(self, decision: rules.Action) -> bool:
+    def is_newest(self, decision: rules.Action) -> bool:
+        """Whether ``decision`` is the newest one."""
         return (decision.action, decision.reason) == (self.decision.action, self.decision.reason)
 
     def left_out(self, scope: QuitScope) -> str | None:
@@ -419,9 +421,8 @@ class Task:
         if self.due == "report":
             return self._confirmed(facts, decision, scope)
         if self.due == "held":
-            return (
-                Ask() if self.state.settle(decision) else self.failed(_OLDER, scope, reading=False)
-            )
+            newest = self.state.is_newest(decision)
+            return Ask() if newest else self.failed(_OLDER, scope, reading=False)
         if not isinstance(decision, Quit) or decision.target != self.target:
             early = decision == self.state.decision  # The grace period has not ended yet.
             return End() if early else self.failed(_OLDER, scope, reading=False)
@@ -452,12 +453,15 @@ class Task:
         The pod's status may not show that: the kubelet pulls an image, or has started others.
         """
         decision = self.state.decision
-        if not self.is_due(scope) and not self.state.settled:  # The decision has changed meanwhile.
+        if not self.is_due(scope):  # The decision has changed meanwhile.
             return self.superseded(scope)
         if isinstance(decision, Quit):
             why = "the proxy is ready: its hook has ended, and a container may have started"
             return self.failed(why, scope, counts=False) if ready else self._send(decision)
-        self.state.unready = ready is False
+        if ready is None:
+            return self.failed("not known whether the proxy is ready", scope, counts=False)
+        self.state.settled = True
+        self.state.unready = not ready
         return End(QuitOutcome.BLOCKED, self.state.reason(scope)) if self.state.unready else End()
 
     def deleted(self) -> Action:
