@@ -83,6 +83,16 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason(world: 
     await world.ended("exited")
 
 
+async def test_a_failure_is_told_once_though_the_api_server_is_busy_afterwards(
+    world: QuitWorld,
+) -> None:
+    world.api.refuse("/pods/job", 403, "Forbidden", "pods is forbidden", times=1)
+    world.api.refuse("/pods/job", 429, "TooManyRequests", times=3)
+    await world.pod("job")
+    await until(lambda: "ProxyQuit" in world.reasons(), "the end is told")
+    assert world.reasons() == ["ProxyQuitFailed", "ProxyQuit"]
+
+
 async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -335,7 +335,7 @@ def act(wired: Wiring, state: PodState, due: Due, pod: pods.Pod) -> None:
         recorder.ended(state, task, action)
     for _ in range(tasks.STUCK_AFTER if isinstance(action, tasks.Send) else 0):
         task.failed("refused", scope)
-        recorder.failed(state, task)
+        recorder.failed(state, task, counts=True)
 
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:

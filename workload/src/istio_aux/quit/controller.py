@@ -255,10 +255,12 @@ class QuitController:
         trying = Backoff(limits.first_retry, limits.last_retry)
         reading = Backoff(limits.first_retry, limits.last_reading)
         action: Action = Sleep(0)
+        recorded = 0  # Failures.
         while not isinstance(action, End):
             try:
                 if isinstance(action, Retry):
-                    self._recorder.failed(state, task)
+                    self._recorder.failed(state, task, counts=task.failures > recorded)
+                    recorded = task.failures
                     backoff = reading if action.reading else trying
                     action = Sleep(max(backoff.next(), action.pause))
                 if isinstance(action, Sleep):

@@ -136,10 +136,10 @@ class QuitRecorder(Recorder):
         self._attempts.labels(way).inc()
         self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, way=way)
 
-    def failed(self, state: PodState, task: Task) -> None:
-        """An attempt failed; there will be another."""
+    def failed(self, state: PodState, task: Task, *, counts: bool) -> None:
+        """An attempt failed; there will be another. ``counts``: `Task.failures` has grown."""
         self._log_pod(
-            logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING,
+            logging.ERROR if counts and task.failures == STUCK_AFTER else logging.WARNING,
             "attempt-failed",
             state.key,
             task=task.due,
@@ -147,7 +147,7 @@ class QuitRecorder(Recorder):
             reason=task.failure,
         )
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
-        if task.due == "quit" and task.failures.bit_count() == 1:
+        if counts and task.due == "quit" and task.failures.bit_count() == 1:
             self._event(
                 state.key,
                 "Warning",
