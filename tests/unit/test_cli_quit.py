@@ -474,6 +474,8 @@ async def test_a_held_payload_is_a_finding_if_its_proxy_says_that_it_is_not_read
     put_pod(api, "job", {"istio-proxy": NEW, "main": NEW}, **while_held())
     explained = await ask(api, "explain", "-n", "training", "pod/job", columns=None)
     found = objects(await ask(api, "audit", "-o", "json"))
+    [named] = objects(await ask(api, "quit", "-n", "training", "pod/job", "-o", "json"))
+    assert (named["outcome"], named.get("state"), named["reason"]) == ("kept", "", WAITS)
     assert f"  {word}" in explained.out
     assert says in explained.out
     finding = [(each["state"], each["code"], each["reason"]) for each in found]

@@ -36,7 +36,17 @@ from istio_aux.quit.attempt import (
     Task,
 )
 from istio_aux.quit.facts import PodFacts
-from istio_aux.quit.rules import LEFT_ALONE, NEVER_MET, NOT_BEGUN, Ignore, Quit, Report, Wait, Way
+from istio_aux.quit.rules import (
+    LEFT_ALONE,
+    NEVER_MET,
+    NOT_BEGUN,
+    Ignore,
+    Quit,
+    Report,
+    Wait,
+    Way,
+    decide_once,
+)
 from unit.rules.pods import (
     DATA,
     EMPTY,
@@ -59,7 +69,6 @@ from unit.rules.pods import (
     exited,
     hook,
     job,
-    judged,
     met,
     moment,
     pair,
@@ -840,9 +849,12 @@ def test_a_payload_that_is_held_says_since_when_and_until_when_at_most() -> None
 def test_a_payload_that_is_held_for_a_moment_is_no_finding(
     seconds: float | None, by: tuple[str, ...]
 ) -> None:
-    """Nor in a file: a status alone does not show whether an image is pulled."""
-    decision = judged(held(), None if seconds is None else moment(ENDED, seconds)).decision
-    assert (blockers(decision), bool(decision.code)) == (by, bool(by))
+    """Nor to who does not ask its proxy: its status does not show whether an image is pulled."""
+    for asks in (True, False):
+        now = None if seconds is None else moment(ENDED, seconds)
+        decision = decide_once(PodFacts(held(), QuitPolicy()), now, asks=asks)
+        expected = by if asks else ()
+        assert (blockers(decision), bool(decision.code)) == (expected, bool(expected))
 
 
 @pytest.mark.parametrize(

@@ -447,7 +447,7 @@ class LiveJudge:
         not ready makes a finding. At most `ASKED` proxies are asked.
         """
         labels, kubelet = self.namespaces.get(pod.metadata.namespace), await self.kubelet(pod)
-        judged = self._found.judge(pod, labels, now, sidecars, kubelet=kubelet)
+        judged = self._found.judge(pod, labels, now, sidecars, kubelet=kubelet, asks=True)
         decision, ready = judged.decision, None
         if decision.stage != "held" or not decision.blocked_by:
             return judged

@@ -182,15 +182,10 @@ def _judge(pod: Pod, labels: Labels | None, found: Installations, now: Moment | 
         now,
         kubelet=Kubelet(None) if depends_on_kubelet(pod) else OBEYS,
     )
-    decision = judged.decision
-    if decision.stage == "held":  # Only a request to the proxy shows if it is ready.
-        judged = judged._replace(
-            decision=msgspec.structs.replace(decision, blocked_by=(), code=None)
-        )
     if labels is None and not judged.left_out and judged.action != "ignore":
         judged = judged._replace(
             action="unknown",
-            reason=decision.reason,
+            reason=judged.decision.reason,
             left_out=f"namespace {pod.metadata.namespace} was not given",
         )
     return judged

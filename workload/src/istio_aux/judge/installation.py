@@ -170,15 +170,17 @@ class Installations(msgspec.Struct, frozen=True):
         sidecars: tuple[SidecarRule, ...] | None = None,
         *,
         kubelet: Kubelet = OBEYS,
+        asks: bool = False,
     ) -> Judgement:
         """Judge a pod as the installation that looks after the pod does.
 
         Every grace period counts as over without ``now``. A namespace whose ``labels`` are None
-        counts as selected. ``sidecars`` count instead of those of the settings.
+        counts as selected. ``sidecars`` count instead of those of the settings. A hold counts only
+        for a caller that ``asks`` the proxy then whether it is ready.
         """
         ours, (why, change) = self.of(pod, labels)
         facts = PodFacts(pod, ours.policy(sidecars), kubelet)
-        decision = decide_once(facts, now)
+        decision = decide_once(facts, now, asks=asks)
         action, reason = performed(decision, ours.settings.quit)
         if not why or (action == "ignore" and not decision.blocked_by):
             return Judgement(ours, facts, decision, action, reason)

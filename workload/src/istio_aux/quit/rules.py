@@ -183,16 +183,19 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
     )
 
 
-def decide_once(facts: PodFacts, now: Moment | None) -> Action:
-    """Decide from the timestamps in the pod alone; a stage counts if they show that it lasts."""
+def decide_once(facts: PodFacts, now: Moment | None, *, asks: bool = False) -> Action:
+    """Decide from the timestamps in the pod alone; a stage counts if they show that it lasts.
+
+    A hold counts only for a caller that ``asks`` the proxy then whether it is ready.
+    """
     decision = decide(facts, now)
     since = facts.held_since
     least = QuitLimits().blocked_after
     if decision.stage == "deleted":
         since = facts.gone_by
         least = TERMINATING_FOR
-    lasts = decision.stage != "held"  # Only a request to the proxy shows if it is ready.
-    if now and since:
+    lasts = decision.stage != "held"
+    if now and since and (lasts or asks):
         lasts = now.wall - since.timestamp() >= least
     if decision.stage == "deleted" and now is None:  # Its grace period may not be over in a file.
         lasts = not facts.not_ended
