@@ -432,11 +432,11 @@ def _keeps_from_starting(facts: PodFacts) -> dict[str, str]:
         return {}
     name, verdict = next(iter(facts.initializing.items()))
     state = facts.state(name)
-    if state.running:
+    waits = state.waiting.reason if state.waiting else ""
+    if state.running or state.terminated or waits == "CrashLoopBackOff":
         own = verdict.role == "init" and name not in ISTIOS_INIT
         return {} if own and pod.restarts(name) < FAILURES else {name: verdict.why}
-    made = state.waiting.reason if state.waiting else ""
-    return {name: verdict.why} if state.terminated or made not in BEING_MADE else {}
+    return {} if waits in BEING_MADE else {name: verdict.why}
 
 
 def _not_restarted(facts: PodFacts, now: Moment | None) -> str:
