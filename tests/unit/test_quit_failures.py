@@ -18,7 +18,9 @@ from istio_aux.kube.exec import Channels, execute
 from istio_aux.kube.objects import Key
 from istio_aux.model.annotations import STATUS_PORT
 from istio_aux.model.moment import Moment
+from istio_aux.model.policy import QuitPolicy
 from istio_aux.model.resources import Requests
+from istio_aux.model.sidecars import parse
 from istio_aux.quit.attempt import PodState, Task
 from istio_aux.quit.controller import KUBELET_KNOWN
 from msgspec.structs import replace
@@ -50,6 +52,18 @@ async def test_a_success_that_the_status_does_not_show_is_none(world: QuitWorld)
     await world.ended("exited")
     await until(lambda: not world.troubled("stuck"), "it is not called stuck any more")
     assert world.count("istio_aux_kept_resources") == 0
+
+
+@pytest.mark.options(policy=QuitPolicy(sidecars=parse("vault-agent=8200/quit")))
+async def test_what_a_sidecar_keeps_that_does_not_exit_does_not_count_for_the_proxy(
+    world: QuitWorld,
+) -> None:
+    """As for `/status`, which names the sidecar."""
+    answering(world, "404 Not Found")
+    details = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
+    await world.pod("job", others={"vault-agent": RUNNING}, details=details)
+    await until(lambda: world.troubled("stuck"), "it is called stuck")
+    assert world.count('istio_aux_kept_resources{by="other",resource="gpu"}') == 8
 
 
 NOT_FOUND = b'\x03{"status":"Failure","message":"container not found"}'

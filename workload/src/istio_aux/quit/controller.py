@@ -195,8 +195,8 @@ class QuitController:
                 found.append(trouble)
                 counts["held" if state.decision.stage == "held" else trouble.state] += scope.leading
                 if scope.leading and trouble.requests:
-                    by = trouble.by if trouble.state != "stuck" else ()
-                    kept[PROXY if not by or PROXY in by else "other"] += trouble.requests
+                    by = trouble.by or (PROXY,)
+                    kept[PROXY if PROXY in by else "other"] += trouble.requests
         self._recorder.surveyed(counts, kept)
         return (yield from in_order(found, _age))
 
