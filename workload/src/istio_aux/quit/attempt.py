@@ -130,8 +130,8 @@ class PodState:
     needs_kubelet: bool = False  # The decision needs the version of the pod's kubelet.
     first_seen: Moment | None = None  # When decisions began to ask for the same action.
     witnessed: float | None = None  # When this process saw the payload end (monotonic).
-    since: datetime | None = None  # End of the payload by its node's clock, to be shown.
-    gone_by: float = 0.0  # When a pod that is being deleted should be gone, since 1970.
+    since: datetime | None = None  # `PodFacts.held_since`, never later than now.
+    overdue_at: float = 0.0  # Seconds since 1970: when a deleted pod is overdue.
     requests: Requests | None = None  # `PodFacts.requests`.
     unwatched: bool = False  # The watch does not show the pod any more.
     version: int = 0
@@ -182,7 +182,8 @@ class PodState:
         since = facts.held_since if held else None
         self.since = min(since, now.date) if since else None
         self.requests = facts.requests if held else None
-        self.gone_by = facts.gone_by.timestamp() + rules.TERMINATING_FOR if facts.gone_by else 0.0
+        gone_by = facts.gone_by
+        self.overdue_at = gone_by.timestamp() + rules.TERMINATING_FOR if gone_by else 0.0
         self.version = version
         self.version_seen = now.monotonic
         if self.task:
@@ -212,7 +213,7 @@ class PodState:
             "report": limits.lost_after,
             "unstarted": limits.unstarted_after,
             "held": limits.held_after,
-            "deleted": max(0.0, self.gone_by - self.first_seen.wall),
+            "deleted": max(0.0, self.overdue_at - self.first_seen.wall),
         }
         return self.first_seen.monotonic + delays.get(self.asks_for or "", limits.blocked_after)
 
@@ -478,8 +479,9 @@ class Task:
         reading: bool = True,
         pause: float = 0,
     ) -> Action:
-        """A request failed; ``counts`` if the reason is the pod, not the API server.
+        """A request failed, or had no effect.
 
+        It ``counts`` unless the API server is busy, there was no answer, or the proxy is ready.
         A request that was not sent is no attempt, so the same way is tried next.
         """
         due = self.is_due(scope)
@@ -536,9 +538,9 @@ def exit_of(
 ) -> End | None:
     """The end of a task whose container has exited; None while its status does not show that.
 
-    ``waited`` is the number of seconds since this process saw the payload end. It is exact, and
-    counts within a second of what the kubelet's times say, which are whole seconds. Those count
-    within the pod's age.
+    ``waited`` is the number of seconds since this process saw the payload end. It is exact, but is
+    clamped to within 1 s of the difference of the kubelet's times, which are whole seconds. That
+    difference is clamped to the pod's age.
     """
     ended = facts.exits.get(container)
     if ended is None:

@@ -390,7 +390,7 @@ class QuitController:
             await actions.delete_pod(self._client, state.key, version)
         except KubeError as error:
             answered = isinstance(error, ApiError)
-            # 404 and 409 are no failure: the pod is gone, or has changed, and is read again.
+            # After 404 and 409 the pod is read again: it is gone, or has changed.
             if not (answered and error.code in {404, 409}):
                 self._recorder.not_deleted()
             if not answered or error.retry_after is not None:

@@ -65,7 +65,7 @@ class QuitRecorder(Recorder):
         )
         self._dead_proxies = telemetry.counter(
             "dead_proxies",
-            "Pods whose proxy ended first, by what was done.",
+            "What was done about pods whose proxy ended first; deleted ones were reported, too.",
             action=("reported", "deleted", "delete-failed"),
         )
         self._kept = telemetry.gauge(
@@ -80,7 +80,7 @@ class QuitRecorder(Recorder):
                 "stuck_pods", "Pods whose proxy runs on after several attempts."
             ),
             "blocked": telemetry.gauge(
-                "blocked_pods", "Pods with finished payload containers that others keep running."
+                "blocked_pods", "Pods that something keeps from ending, and that no quit can free."
             ),
             "unstarted": telemetry.gauge(
                 "unstarted_pods", "Pods whose payload another container keeps from starting."
