@@ -175,7 +175,7 @@ async def test_what_an_ignored_container_keeps_is_freed_of_its_proxy_only_by_nam
         reason = json.loads(shown.out)["reason"]
         assert (outcomes(shown), shown.status) == ({"held": outcome}, 0)
         assert reason.startswith("istio-proxy would exit, and logger would keep the pod")
-        assert ("; quit pod/held does that; " in reason) is not bool(named)
+        assert ("; quit pod/held --yes has it exit anyway; " in reason) is not bool(named)
         assert REMEDY in reason
     by_namespace = await freed.quits("-n", "training", "--yes", *ignoring)
     assert (outcomes(by_namespace), freed.told) == ({"held": "kept"}, set())

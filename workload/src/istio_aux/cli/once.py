@@ -1,7 +1,7 @@
 """`quit` and `restart-unmeshed` run a controller of `serve` once, with the caller's rights.
 
-All rules of the controllers hold. `quit` reads and watches only pods, and only in the namespaces
-that the user asks for. So rights in one namespace are enough, whichever an installation selects.
+All rules of the controllers hold. `quit` needs to read only pods, and only in the namespaces that
+the user asks for. So rights in one are enough, whether an installation selects it or not.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ class _FreeRun:
         named = bool(self._request.targets)
         decision = decide_once(facts, system_clock())
         phase = pod.status.phase
-        outcome = "kept"
-        reason = pod.unschedulable or decision.reason
-        requests = held(pod)
+        outcome, reason, requests = "kept", pod.unschedulable or decision.reason, held(pod)
         state = state_of(pod, decision)
         stuck = state == "stuck"
         running = phase == "Running" or stuck
@@ -135,11 +133,11 @@ class _FreeRun:
         elif due and running:
             if facts.outlasting and (self._request.dry_run or not named):
                 outcome = "would-cut-off" if named else "kept"
-                anyway = "" if named else f"quit pod/{pod.metadata.name} does that; "
+                anyway = "" if named else f"quit pod/{pod.metadata.name} --yes has it exit anyway; "
                 reason = (
                     f"{PROXY} would exit, and {listed(facts.outlasting)} would keep the pod, "
-                    f"without network; {anyway}NAME=PORT/PATH in --sidecars ends one that listens "
-                    f"for such a request; else {REMEDY}"
+                    f"without network; {anyway}to end such a container: NAME=PORT/PATH in "
+                    f"--sidecars, if it listens for such a request; else {REMEDY}"
                 )
             else:
                 outcome = "would-free" if self._request.dry_run else "stuck"
