@@ -30,7 +30,7 @@ from sizes import ROOT
 from unit.apiserver import ApiServer
 from unit.rules.pods import RUNNING, document, exited, job
 from unit.screens import Ask, Run, install, objects, put_pod
-from unit.test_cli_audit import NOON, finding
+from unit.test_cli_audit import NOON, Istio, finding
 from unit.test_cli_cluster import found
 
 # From what a user names to pods: `istio-aux explain tfjob/mnist`.
@@ -350,6 +350,29 @@ ISTIO = {
         }
     ],
 }
+
+
+# `check --to`: workloads that a controller makes, too.
+
+
+async def test_a_workload_is_judged_unless_the_templates_of_its_controller_are(ask: Ask) -> None:
+    """The Job of a Trial, but not that of a CronJob; and the JobSet of a TrainJob."""
+    api, trial = Istio(), ("kubeflow.org/v1beta1", "Trial", "tune")
+    template = {
+        "metadata": {"annotations": {"sidecar.istio.io/nativeSidecar": "false"}},
+        "spec": {},
+    }
+    jobs = [{"name": "a", "template": {"spec": {"template": template}}}]
+    for plural, name, owner in (
+        ("jobs", "a", trial), ("jobs", "b", CRONJOB), ("jobsets", "c", TRAINJOB)
+    ):  # fmt: skip
+        about = {"name": name, "namespace": "shop", "uid": name, **owned_by(owner)}
+        about["ownerReferences"][0]["controller"] = True
+        api.put(plural, {"metadata": about, "spec": {"template": template, "replicatedJobs": jobs}})
+    shown = await ask(api, "check", "--to", "native", "-o", "json", "--timeout", "10")
+    assert [each["what"] for each in objects(shown) if each.get("code") == "IA0505"] == [
+        "2 stay classic by their own annotation: Job/a, JobSet/c"
+    ]
 
 
 # `explain` and `mutate` of manifests of workloads, as people have them in files.

@@ -429,13 +429,14 @@ def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_ju
     pair = {"main": RUNNING, "istio-proxy": RUNNING}
     survey = Survey(To.NATIVE, mesh(Liveness.LIVE), {"training": ENABLED}, Limits())
 
-    for owner in (None, ("batch/v1", "Job"), ("ray.io/v1", "RayJob")):
+    trainer = ("trainer.kubeflow.org/v1alpha1", "TrainJob")  # Its pods are a template of others.
+    for owner in (None, ("batch/v1", "Job"), ("ray.io/v1", "RayJob"), trainer):
         survey.see(job(pair, owner=owner, **OFTEN), kept=True)
 
     have, classic = survey.results()
     assert coded([have]) == ["note IA0501"]
     assert have.what == "1 pods have a classic sidecar: job-x7k2p"
-    assert classic.what.endswith("their Job may count that: Pod/job-x7k2p, RayJob/")
+    assert classic.what.endswith("their Job may count that: Pod/job-x7k2p, RayJob/, TrainJob/")
 
 
 def test_a_long_way_is_shown_from_its_beginning() -> None:

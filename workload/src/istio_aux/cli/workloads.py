@@ -247,9 +247,12 @@ class FoundTemplate(NamedTuple):
 
 
 async def list_templates(client: Client, unread: list[str]) -> AsyncGenerator[FoundTemplate]:
-    """Yield pod templates of workloads without a controller; for ``unread`` see `list_known`."""
+    """Yield the pod templates of workloads that no other such workload makes.
+
+    For ``unread`` see `list_known`.
+    """
     for kind in await actions.served_types(client):
-        if (kind.group, kind.kind) not in templates.WORKLOADS or kind.kind in {"Pod", "TrainJob"}:
+        if not templates.WORKLOADS.get((kind.group, kind.kind)):
             continue
         async for each in list_known(
             client,
@@ -259,7 +262,9 @@ async def list_templates(client: Client, unread: list[str]) -> AsyncGenerator[Fo
             f"cannot read {kind.kind} ",
         ):
             about = each.metadata
-            if about.controller:
+            if (owner := about.controller) and templates.WORKLOADS.get(
+                (owners.group(owner), owner.kind)
+            ):
                 continue
             name = f"{kind.kind}/{about.name}"
             try:

@@ -225,7 +225,7 @@ class Survey:
                 self._add(name, _BOTH, key)
 
     def see(self, pod: Pod, *, kept: bool) -> None:
-        """Judge an existing pod. The next one is judged by the template of its workload, if known.
+        """Judge an existing pod. The next one is judged by the template of its workload, if any.
 
         ``kept``: whether istio-aux looks after the pod, and keeps it classic where it must be.
         """
@@ -235,7 +235,7 @@ class Survey:
             if self._to is To.NATIVE and not self._mesh.native.capability.can:
                 found = replace(found, do="nothing: they stay so until Istio makes native ones")
             self._add(about.namespace, found, about.name)
-        if owner is None or (group(owner), owner.kind) not in WORKLOADS:
+        if owner is None or not WORKLOADS.get((group(owner), owner.kind)):
             self.template(
                 before_injection(pod),
                 str(owner or f"Pod/{about.name}"),
