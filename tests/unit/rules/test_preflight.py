@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -439,7 +440,7 @@ def test_pods_that_have_a_sidecar_are_counted_and_those_of_a_template_are_not_ju
     assert classic.what.endswith("their Job may count that: Pod/job-x7k2p, RayJob/, TrainJob/")
 
 
-def test_a_long_way_is_shown_from_its_beginning() -> None:
+def test_a_long_way_is_shown_from_its_problems_and_its_beginning() -> None:
     many = {f"team-{number:03}": ENABLED for number in range(120)}
     survey = Survey(
         To.AMBIENT, mesh(Liveness.LIVE), many | {"both": {**IN_AMBIENT, **ENABLED}}, Limits()
@@ -447,9 +448,14 @@ def test_a_long_way_is_shown_from_its_beginning() -> None:
     proxy = job({"main": RUNNING, "istio-proxy": RUNNING})
     for name in many:
         survey.see(replace(proxy, metadata=replace(proxy.metadata, namespace=name)), kept=False)
+    about, ports = {"namespace": "team-119"}, [{"ports": [{"port": 1}]}]
+    closed = {"metadata": about, "spec": {"ingress": ports}}
+    survey.policy(msgspec.convert(closed, NetworkPolicy))
 
-    both, *_, last = survey.results()
+    *worst, both = islice(results := survey.results(), 3)
+    *_, last = results
 
+    assert {each.check for each in worst} == {"namespace team-119"}
     assert (both.check, last.what) == ("namespace both", "and 21 more")
     assert coded([both]) == ["note IA0509"]
     assert both.what == "1 labels win over the one for ambient: istio-injection"

@@ -276,8 +276,12 @@ class Survey:
             self._add(about.namespace, _PORTS, f"NetworkPolicy/{about.name}")
 
     def results(self) -> Iterator[CheckResult]:
-        """What was found, by namespace."""
-        for name in sorted(self._found)[:MOST]:
+        """What was found, by namespace, those with a problem first."""
+        well = {
+            name: all(each.result is not Verdict.PROBLEM for each in found)
+            for name, found in self._found.items()
+        }
+        for name in sorted(self._found, key=lambda name: (well[name], name))[:MOST]:
             for found, names in self._found[name].items():
                 yield replace(
                     found,
