@@ -124,10 +124,10 @@ def put_pod(
     return body
 
 
-def install(api: ApiServer, settings: object) -> None:
+def install(api: ApiServer, settings: object, name: str = "istio-aux-here") -> None:
     """The webhook configuration of an installation with these settings."""
     text = settings if isinstance(settings, str) else json.dumps(settings)
-    metadata = {"name": "istio-aux-here", "annotations": {SETTINGS: text}}
+    metadata = {"name": name, "annotations": {SETTINGS: text}}
     body = {"metadata": metadata, "webhooks": [{"name": START_WEBHOOK}]}
     api.put("mutatingwebhookconfigurations", body)
 

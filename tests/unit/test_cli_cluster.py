@@ -106,6 +106,14 @@ def test_of_several_installations_the_one_that_looks_after_a_pod_judges_it() -> 
     assert neither.left_out.startswith("a/one, b/two: namespace training is not selected")
 
 
+def test_of_several_installations_what_to_do_is_done_by_the_command_beside_it() -> None:
+    told = ({"namespace-selectors": each} for each in ("a,!a", "team=b", "team=c,!x"))
+    assert found(*told).of(OVER, {"x": ""})[1][1:] == (
+        "an admin labels the namespace",
+        "kubectl label namespace training team=b",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -296,6 +304,29 @@ async def test_it_counts_the_pods_that_audit_names(ask: Ask) -> None:
     assert "shop/chosen" in lacks
     assert failed == "1 pods: the payload succeeded, and its proxy failed the pod: shop/lately"
     assert others == "1 of 2 need no change"
+
+
+@pytest.mark.parametrize(
+    ("more", "other", "counted"),
+    [
+        ([], {}, (1, 1)),
+        (["--namespace-selectors", "istio-injection=enabled"], {}, (0, 0)),
+        ([], "", (0, 1)),
+    ],
+    ids=["not selected", "selected by an option", "not known"],
+)
+async def test_it_counts_pods_and_names_namespaces_by_the_selectors_that_are_known(
+    more: list[str], other: object, counted: tuple[int, int], ask: Ask
+) -> None:
+    """Also a pod about which no installation would do anything."""
+    api, pair = Istio(), {"main": RUNNING, "istio-proxy": RUNNING}
+    install(api, {"namespace-selectors": "team=a"})
+    install(api, other, "istio-aux-other")
+    api.put("namespaces", {"metadata": {"name": "team", "labels": {"team": "a"}}})
+    api.run_pod("web", pair)
+    api.run_pod("train", pair, restart="Never")
+    out = (await ask(api, "check", "-o", "json", "--timeout", "10", *more)).out
+    assert (out.count("IA0316"), out.count("there are none")) == counted
 
 
 async def test_it_says_on_which_nodes_istios_agents_are_away_and_whom_that_concerns(

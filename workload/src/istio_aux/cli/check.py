@@ -18,7 +18,7 @@ from istio_aux.injector.probe import DRY_RUN, read_agents, read_kubelets, read_s
 from istio_aux.injector.probe_rules import dry_run_pod, refused_in
 from istio_aux.injector.rules import ControlPlanes
 from istio_aux.judge import preflight
-from istio_aux.judge.installation import Installation, Installations, LeftOut
+from istio_aux.judge.installation import Installations, LeftOut
 from istio_aux.judge.moving import NetworkPolicy, Survey, To
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -36,6 +36,7 @@ from istio_aux.model.pod import ISTIOS_INIT, Metadata, Pod
 from istio_aux.model.pod_settings import InjectionRequest, ambient_by
 from istio_aux.model.policy import Capability
 from istio_aux.model.webhooks import Configuration, Service
+from istio_aux.repair.rules import ReportUnmeshed
 from istio_aux.settings import Settings
 from istio_aux.start.plan import after_injection, plan
 from istio_aux.telemetry import Telemetry
@@ -80,9 +81,8 @@ async def _run_checks(
     server = await read_version(client)
     found = await cluster.find(client, request.config)
     results += preflight.installations(found.names, filter(None, (found.gap, *found.problems)))
-    settings = found.first.settings
-    if request.selectors is not None:
-        settings = structs.replace(settings, namespace_selectors=request.selectors)
+    judged = found.selecting(request.selectors)
+    settings = judged.first.settings
     mesh_watch = MeshWatch(client, settings, Telemetry())
     # An installation has an account of its own.
     if request.config or request.pre or not (settings.lease or found.gap):
@@ -128,7 +128,7 @@ async def _run_checks(
             results += await _tried(
                 "pods",
                 "list pods",
-                _moving(client, To(request.to), mesh, mesh_watch, found),
+                _moving(client, To(request.to), mesh, mesh_watch, judged),
             )
             return
         results += preflight.untried(mesh, missing)
@@ -154,7 +154,7 @@ async def _run_checks(
                     "list pods",
                     _pods(
                         client,
-                        found if found.found else Installations((Installation(settings=settings),)),
+                        judged if judged.found else structs.replace(found, found=(found.first,)),
                         mesh,
                         mesh_watch.namespaces,
                     ),
@@ -286,14 +286,13 @@ async def _pods(
 
     Also count the existing and future pods that lose the network when they are ended by force.
     """
-    now = system_clock()
-    seen = 0
+    now, seen = system_clock(), 0
     cut_pods = Counter[str]()
     live = cluster.LiveJudge(client, found, mesh, namespaces)
     jobs = await cluster.counting(client) if mesh.native.capability.can else {}
     limits = await _limits(client, [])
     changes = dict[str, list[str]]()
-    left_out = dict[str, tuple[LeftOut, int]]()
+    left_out = dict[str, list[LeftOut]]()
     failed = dict[Code, list[str]]()
     validated = set[str]()  # Nodes of pods that wait there for Istio's CNI.
     async for pod in workloads.list_pods(client, "", actions.NOT_SUCCEEDED):
@@ -317,19 +316,25 @@ async def _pods(
             job=JobCounts(exits=bool(owner and owner.uid in jobs)),
             limits=limits.of(about.namespace),
         )
-        seen += not judged.left_out
-        if not judged.left_out and pod.has_proxy and cut_off(pod):
-            cut_pods[f"{about.namespace}/{owner or about.name}"] += 1
-        if judged.left_out:
+        _, out = found.of(pod, labels)
+        # Repair looks at pods of any namespace.
+        if out.why and not (isinstance(meshed, ReportUnmeshed) and meshed.unmeshed):
             if preflight.hangs_alone(pod, wanted) and not found.selects(labels):
-                _, number = left_out.get(about.namespace, (None, 0))
-                left_out[about.namespace] = LeftOut(judged.left_out, judged.change), number + 1
-        elif what := preflight.change(pod, judged.decision, meshed, wanted, how):
+                left_out.setdefault(about.namespace, []).append(out)
+            continue
+        seen += 1
+        cut_pods[f"{about.namespace}/{owner or about.name}"] += pod.has_proxy and bool(cut_off(pod))
+        if what := preflight.change(pod, judged.decision, meshed, wanted, how):
             changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     selects = any(map(found.selects, namespaces.values()))
     return [
         *(await _validating(client, validated) if validated else ()),
-        *preflight.unselected(left_out),
+        # An installation whose settings are not known may select them.
+        *preflight.unselected(
+            {}
+            if found.gap or found.problems
+            else {name: (out[0].do, out[0].change, len(out)) for name, out in left_out.items()}
+        ),
         *(preflight.pod_changes(seen, changes) if selects else ()),
         *preflight.counting(
             sorted(
@@ -340,7 +345,7 @@ async def _pods(
         ),
         *preflight.failures(failed),
         *preflight.cut_off(
-            cut_pods,
+            +cut_pods,
             await _cut_off(client, found, mesh, namespaces) if selects else Counter[str](),
         ),
     ]

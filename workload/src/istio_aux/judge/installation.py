@@ -7,7 +7,7 @@ judges pods by the settings and the rules of `serve`. Pure: `cli.cluster` reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import LiteralString, NamedTuple
+from typing import LiteralString, NamedTuple, Self
 
 import msgspec
 
@@ -18,6 +18,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.names import LONGEST_SETTINGS, SETTINGS
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import QuitMode, QuitPolicy
+from istio_aux.model.selectors import NamespaceSelectors
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import NO_COMMAND, Command, command, commands, listed
 from istio_aux.model.webhooks import Configuration
@@ -32,10 +33,11 @@ Labels = Mapping[str, str]
 
 
 class LeftOut(NamedTuple):
-    """Why a pod is not looked after (empty: it is), and commands to change that, one a line."""
+    """Why a pod is not looked after (empty: it is), what to do about that, and the commands."""
 
     why: str = ""
-    change: Command = NO_COMMAND
+    do: str = ""  # Of the installation to which the commands belong.
+    change: Command = NO_COMMAND  # One a line.
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +76,8 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
         if not why:
             return LeftOut()
         remedies = [*self._remedies(pod, labels, chosen)]
-        return LeftOut(
-            f"{why}: {' and '.join(who for who, _ in remedies)}",
-            commands(*(run for _, run in remedies)),
-        )
+        do = " and ".join(who for who, _ in remedies)
+        return LeftOut(f"{why}: {do}", do, commands(*(run for _, run in remedies)))
 
     def _remedies(
         self, pod: Pod, labels: Labels | None, chosen: bool
@@ -99,7 +99,8 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
 class Judgement(NamedTuple):
     """What is done about a pod now, and why; ``action`` is ``unknown`` if that is not known.
 
-    ``left_out`` says why no installation looks after the pod, if so, or why that is not known.
+    ``left_out`` says why no installation looks after the pod, or why that is not known. It is empty
+    if one does, and if none would do anything about the pod.
     """
 
     installation: Installation
@@ -122,6 +123,14 @@ class Installations(msgspec.Struct, frozen=True):
     def first(self) -> Installation:
         """The installation whose settings count where no pod is judged, or the defaults."""
         return self.found[0] if self.found else Installation()
+
+    def selecting(self, selectors: NamespaceSelectors | None) -> Self:
+        """These; if ``selectors`` are given, only the first one, with them instead of its own."""
+        if selectors is None:
+            return self
+        settings = msgspec.structs.replace(self.first.settings, namespace_selectors=selectors)
+        first = msgspec.structs.replace(self.first, settings=settings)
+        return msgspec.structs.replace(self, found=(first,))
 
     @property
     def names(self) -> list[str]:
@@ -149,18 +158,23 @@ class Installations(msgspec.Struct, frozen=True):
         return shared
 
     def of(self, pod: Pod, labels: Labels | None) -> tuple[Installation, LeftOut]:
-        """The installation that looks after a pod; or the first one, and why none does."""
-        reasons, change = dict[str, list[str]](), NO_COMMAND
+        """The installation that looks after a pod; or the first one, and why none does.
+
+        What to do is that of the first installation with a command for it, if there is one.
+        """
+        reasons, told = dict[str, list[str]](), list[LeftOut]()
         for each in self.found:
-            why, run = each.left_out(pod, labels)
-            if not why:
-                return each, LeftOut()
-            reasons.setdefault(why, []).append(each.name)
-            change = change or run
+            told.append(out := each.left_out(pod, labels))
+            if not out.why:
+                return each, out
+            reasons.setdefault(out.why, []).append(each.name)
         if self.gap or not reasons:
             return self.first, LeftOut(self.gap or "istio-aux is not installed in this cluster")
         of_each = (f"{listed(names)}: {why}" for why, names in reasons.items())
-        return self.first, LeftOut("; ".join(of_each if len(self.found) > 1 else reasons), change)
+        helps = next((out for out in told if out.change), told[0])
+        return self.first, helps._replace(
+            why="; ".join(of_each if len(self.found) > 1 else reasons)
+        )
 
     def judge(
         self,
@@ -178,7 +192,7 @@ class Installations(msgspec.Struct, frozen=True):
         counts as selected. ``sidecars`` count instead of those of the settings. A hold counts only
         for a caller that ``asks`` the proxy then whether it is ready.
         """
-        ours, (why, change) = self.of(pod, labels)
+        ours, (why, _, change) = self.of(pod, labels)
         facts = PodFacts(pod, ours.policy(sidecars), kubelet)
         decision = decide_once(facts, now, asks=asks)
         action, reason = performed(decision, ours.settings.quit)

@@ -443,19 +443,18 @@ def excluded(agents: NodeAgents, ambient: Iterable[str]) -> Iterator[CheckResult
             )
 
 
-def unselected(namespaces: Mapping[str, tuple[tuple[str, Command], int]]) -> Iterator[CheckResult]:
+def unselected(namespaces: Mapping[str, tuple[str, Command, int]]) -> Iterator[CheckResult]:
     """Report namespaces that are injected and not selected.
 
-    ``namespaces`` has for each why it is not selected, the command that selects it, and how many
-    Job-like pods it has.
+    ``namespaces`` has for each what to do, the command for that, and how many Job-like pods it has.
     """
-    for name, ((why, change), number) in [*sorted(namespaces.items())][:NAMED]:
+    for name, (do, change, number) in [*sorted(namespaces.items())][:NAMED]:
         yield note(
             "namespaces",
             Code.NOT_SELECTED,
             f"{name} is injected and not selected; Job-like pods there, whose proxies do not end:"
             f" {number}",
-            why.rpartition(": ")[2],
+            do,
             change,
         )
     if (more := len(namespaces) - NAMED) > 0:
