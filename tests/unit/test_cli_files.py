@@ -259,6 +259,8 @@ def test_a_manifest_is_bounded_as_a_review_is(answer: Answer) -> None:
         (["mutate", "-f", "-", "--start-mode", "on"], '"on": expected auto, native'),
         (["mutate"], "required: -f"),
         (["explain"], "expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE"),
+        (["explain", "-f", "-", "-l", "a=b"], "expected -l SELECTOR or -A, or -f FILE, not both"),
+        (["explain", "-f", "-", "-A"], "expected -l SELECTOR or -A, or -f FILE, not both"),
         (["explain", "../secrets/x"], '"../secrets/x": expected TYPE/NAME, the name of a pod'),
         (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
         (["explain", "-f", "-", "--sidecars", "a=b"], '"a=b": expected native, ignore,'),

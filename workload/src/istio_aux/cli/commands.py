@@ -79,6 +79,8 @@ def _explain(args: argparse.Namespace) -> int:
     )
     if not live and not args.files:
         args.parser.error("expected a POD, TYPE/NAME, -l SELECTOR, -n NAMESPACE, -A, or -f FILE")
+    if args.files and (args.all_namespaces or args.selector.requirements):
+        args.parser.error("expected -l SELECTOR or -A, or -f FILE, not both")
     status, shown, kept = 0, False, list[report.Explanation]()
     at_once = args.output.format in {"text", "json"}  # Show each pod before the next is known.
 
