@@ -292,7 +292,7 @@ def test_options_may_stand_before_the_command_and_without_one_there_is_help(
     """As kubectl takes them. A namespace may have the name of a command."""
     assert main([]) == 0
     assert "restart-unmeshed" in capsys.readouterr().out
-    for before in (["-n", "quit"], ["-A"]):
+    for before in (["-n", "quit"], ["-A"], ["--namespace=quit"], ["--debug", "-n", "quit"]):
         shown = run(*before, "--kubeconfig", "/none", "audit")
         assert shown == (2, "", "/none: No such file or directory\n")
 

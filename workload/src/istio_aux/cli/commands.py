@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug or args.run is _serve:  # `serve` logs the trace.
             raise
         why = one_line(f"{type(error).__name__}: {error}")
-        report.complain(f"{FAULT}: {why}: please report what --debug before the command prints")
+        report.complain(
+            f"{FAULT}: {why}: run `istio-aux --debug COMMAND` and report what it prints"
+        )
         return 1
     return status
 
@@ -178,15 +180,18 @@ def _program() -> str:
 
 
 def _command_first(argv: Sequence[str]) -> list[str]:
-    """Move options of a command that stand before it behind it: kubectl takes both."""
+    """Move options from before the command to behind it: kubectl takes them in both places."""
     before, rest = list[str](), [*argv]
-    while rest and rest[0] in _BEFORE:
-        taken = _BEFORE[rest[0]]
+    while rest and (name := rest[0].partition("=")[0]) in _BEFORE:
+        taken = _BEFORE[name] if name == rest[0] else 1  # An option has its value behind a `=`.
         before, rest = before + rest[:taken], rest[taken:]
     return [*rest[:1], *before, *rest[1:]]
 
 
-_BEFORE = {"-n": 2, "--namespace": 2, "--context": 2, "--kubeconfig": 2, "-A": 1}
+_BEFORE = {
+    **dict.fromkeys(("-n", "--namespace", "--context", "--kubeconfig"), 2),
+    **dict.fromkeys(("-A", "--all-namespaces", "--debug"), 1),
+}
 """Options that may stand before the command, and how many words each is."""
 
 
@@ -233,6 +238,10 @@ def parser() -> argparse.ArgumentParser:
             epilog=_CALL.sub(_program(), epilog),
         )
         command.set_defaults(run=run, parser=command)
+        # Without a default of its own this keeps what the one before the command has set.
+        command.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
         either = command.add_mutually_exclusive_group() if " yes " in arguments else command
         for each in arguments.split():
             flags = [each] if each in _POSITIONAL else [*_SHORT.get(each, "").split(), f"--{each}"]
