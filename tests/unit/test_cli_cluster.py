@@ -244,6 +244,7 @@ async def test_a_blocked_pod_is_freed_by_its_job_s_end_and_by_no_label_of_its_na
         put_pod(api, name, states, namespace="team", about=about)
     told = {each["name"]: each for each in objects(await ask(api, "audit", "-o", "json"))}
     shown = await ask(api, "explain", "-n", "team", "a", "b", "-o", "json")
+    text = await ask(api, "explain", "-n", "team", "b", columns=None)
     asked = {each["name"]: each for each in objects(shown)}
     label = "kubectl label namespace team team=a"
     for answers in (told, asked):
@@ -251,6 +252,7 @@ async def test_a_blocked_pod_is_freed_by_its_job_s_end_and_by_no_label_of_its_na
     assert asked["a"]["free"] == FREE.format("a")
     assert asked["b"]["free"] == "kubectl delete job job-b -n team"
     assert REMEDY in asked["b"]["reason"]
+    assert f"\n  if its work may be lost, delete it:\n    {asked['b']['free']}\n" in text.out
 
 
 # `istio-aux check`: what an account that may read a part of the cluster is told.

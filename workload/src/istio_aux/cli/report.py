@@ -165,9 +165,12 @@ def explain_text(explanations: Iterable[Explanation], terminal: Terminal) -> str
             "",
             [(Cell(key, Style.HEADING), Cell(word.upper(), COLOURS[word]), each.reason + since)],
         )
-        for title in ("free", "restart"):
-            if run := getattr(each, title):
-                lines += _to_paste(f"{title} it", run, terminal, "  ")
+        deletes = each.free.startswith("kubectl delete ")
+        for title, run in (
+            ("if its work may be lost, delete it" if deletes else "free it", each.free),
+            ("restart it", each.restart),
+        ):
+            lines += _to_paste(title, run, terminal, "  ") if run else []
         who = each.installation and f", by {each.installation}"
         if each.left_out:
             whether = "not known whether an" if each.action == "unknown" else "no"
