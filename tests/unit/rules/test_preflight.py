@@ -233,10 +233,13 @@ def test_any_other_injector_is_named_with_what_to_do(state: Liveness) -> None:
         ({"team": {}},
          [": ", ("IA0313: label them istio.io/rev or istio-injection, "
                  "if their pods are meant to be in the mesh")]),
+        ({"team": {"istio-injection": "disabled"}},
+         [": ", ("IA0313: label them istio.io/rev or istio-injection, "
+                 "if their pods are meant to be in the mesh")]),
         ({"team": {"istio.io/rev": "gone"}},
          [": ", "IA0314: see which istiod the label names, and its injection policy"]),
     ],
-    ids=["none", "injected", "not injected", "has a label already"],
+    ids=["none", "injected", "not injected", "is not to be injected", "has a label already"],
 )  # fmt: skip
 def test_selected_namespaces_are_injected(
     selected: dict[str, dict[str, str]], found: list[str]
@@ -244,6 +247,7 @@ def test_selected_namespaces_are_injected(
     """No label is asked for that is there already, and an empty selection is no problem."""
     results = [*preflight.namespaces("a=b", selected, mesh(Liveness.LIVE))]
     assert [f"{each.code}: {each.do}" for each in results] == found
+    assert any(each.run for each in results) is (selected == {"team": {}})
     assert all(each.result == ("note" if each.do else "ok") for each in results)
 
 

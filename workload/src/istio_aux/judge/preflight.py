@@ -391,12 +391,16 @@ def namespaces(
             "see which istiod the label names, and its injection policy",
         )
     if others:
+        # kubectl refuses to replace a label, and an admin wrote the one that is there.
+        bare = [name for name in others if not injection_label.on(selected[name])][:NAMED]
         yield note(
             check,
             Code.NOT_INJECTED,
             f"{what}: {listed(others, most=NAMED)}",
             "label them istio.io/rev or istio-injection, if their pods are meant to be in the mesh",
-            command("kubectl label namespace {} istio-injection=enabled", others[:NAMED]),
+            command("kubectl label namespace {} istio-injection=enabled", bare)
+            if bare
+            else NO_COMMAND,
         )
 
 
