@@ -409,6 +409,7 @@ def test_what_breaks_or_stays_behind_is_named_by_namespace(
         ([{"ports": [{"port": 9090}]}, {"from": []}], False),
         ([{"ports": [{"port": 9090}, {"port": 15000, "endPort": 15010}]}], False),
         ([{"ports": [{"protocol": "TCP"}]}], False),
+        ([{"ports": [{"protocol": "UDP"}, {"protocol": "UDP", "port": 15008}]}], True),
         ([], False),
         (None, False),
     ],

@@ -56,12 +56,15 @@ _TAKE_OUT = "take that out"
 
 
 class _Port(Struct, frozen=True):
+    protocol: str | None = None  # TCP, if it is not given.
     port: int | str | None = None
     end_port: int | None = None
 
     @property
     def reached(self) -> bool:
         """Whether the rule allows `TUNNEL`; a named port is taken for another one."""
+        if self.protocol not in {None, "TCP"}:
+            return False
         if not isinstance(self.port, int):
             return self.port is None
         return self.port <= TUNNEL <= (self.end_port or self.port)
@@ -264,7 +267,7 @@ class Survey:
                 self._add(where, _INIT, name)
 
     def policy(self, policy: NetworkPolicy) -> None:
-        """Judge a NetworkPolicy. One without ingress rules is fine: another may open the port."""
+        """Judge a NetworkPolicy alone: whether another one opens the port is not read."""
         about, ports = policy.metadata, [rule.ports for rule in policy.spec.ingress or ()]
         meshed = self._mesh.expected(
             InjectionRequest(
