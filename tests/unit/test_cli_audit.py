@@ -129,7 +129,9 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
     ]
     shown = page(Audit(found, 40), NOON)
     text = " ".join(re.sub("<style>.*</style>|<[^>]*>", " ", shown, flags=re.DOTALL).split())
-    assert "On 21 November 2026 at 12:00 UTC, 4 of 40 unfinished pods are kept by a sidecar" in text
+    assert (
+        "On 21 November 2026 at 12:00 UTC, 4 of 40 unfinished pods hang beside a sidecar:" in text
+    )
     assert (
         "4 pods kept 19 GPUs held 216 GPU hours so far 16 CPUs held 128Gi memory held 24h" in text
     )
@@ -152,7 +154,7 @@ def test_a_page_says_what_hangs_what_it_holds_whose_it_is_and_what_to_do() -> No
 def test_a_page_has_no_figures_of_what_nothing_holds() -> None:
     nothing, one = page(Audit([], 7), NOON), page(Audit([held(0)], 7), NOON)
     assert "no pod was kept by a sidecar, among 7 unfinished pods" in nothing
-    assert "1 of 7 unfinished pods is kept by a sidecar: its work is done" in one
+    assert "1 of 7 unfinished pods hangs beside a sidecar: it cannot start, finish or go." in one
     assert "What it requested in 1 namespace is not free for other work." in one
     assert re.findall(r"<li><b>\S+</b> ([^<]+)", nothing) == []
     assert re.findall(r"<li><b>\S+</b> ([^<]+)", one) == [

@@ -345,7 +345,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     ),
     "all-namespaces": _flag("all namespaces"),
     "yes": _flag("do it; default: only show it", action="store_false", dest="dry_run"),
-    # kubectl's users ask for the default. Its own is none: `--yes` beside it is refused.
+    # For kubectl's users. Without a default of its own argparse refuses it beside `--yes`.
     "dry-run": _value(
         "client",
         settings.matching("client|server", "client or server", lambda _found: True),
@@ -355,7 +355,9 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         default=argparse.SUPPRESS,
     ),
     "namespace": _value(
-        "NS", settings.namespace, "only this namespace; default: all, with a TARGET yours"
+        "NS",
+        settings.namespace,
+        "only this namespace; default: all, or with a TARGET the kubeconfig's",
     ),
     "kubeconfig": _value(
         "FILE",

@@ -76,12 +76,12 @@ def _sentence(held: Sequence[Found], audit: Audit, now: datetime) -> str:
     when = f"On {now.astimezone(UTC):%d %B %Y} at {now.astimezone(UTC):%H:%M} UTC"
     if not held:
         return f"{when}, no pod was kept by a sidecar, among {audit.pods} unfinished pods."
-    are, they, their = ("is", "it", "its") if len(held) == 1 else ("are", "they", "their")
+    hang, they = ("hangs", "it") if len(held) == 1 else ("hang", "they")
     spaces = len({each.namespace for each in held})
     where = f"{spaces} namespace{'' if spaces == 1 else 's'}"
     return (
-        f"{when}, {len(held)} of {audit.pods} unfinished pods {are} kept by a sidecar: {their} work"
-        f" is done, or cannot begin. What {they} requested in {where} is not free for other work."
+        f"{when}, {len(held)} of {audit.pods} unfinished pods {hang} beside a sidecar: {they}"
+        f" cannot start, finish or go. What {they} requested in {where} is not free for other work."
     )
 
 

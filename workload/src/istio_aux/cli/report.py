@@ -19,7 +19,7 @@ from istio_aux.cli.output import COLOURS, Cell, Style, Terminal, age, minute
 from istio_aux.injector.injection import Expectation
 from istio_aux.judge import preflight
 from istio_aux.judge.installation import Installations, Judgement
-from istio_aux.judge.pods import about, judge, mesh_again, selects
+from istio_aux.judge.pods import about, command_to_select, judge, mesh_again
 from istio_aux.model import owners
 from istio_aux.model.answers import MOST, Holder, group
 from istio_aux.model.documents import run_now
@@ -130,7 +130,7 @@ def explain(
         "reason": reason,
         "containers": judged.facts.table,
         "left_out": judged.left_out,
-        "change": selects(first.state, judged),
+        "change": command_to_select(first.state, judged),
         "restart": restart,
         "free": free,
     }

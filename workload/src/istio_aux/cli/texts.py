@@ -20,7 +20,8 @@ It also says if a Job has failed, is suspended or has another controller, and if
 it has no pods, what Events say about its pods.
 
 Exit status: 1 if a pod cannot be read, or what is named has no pods; 2 if a
-document is bad, or a file has no pods. All other pods are answered.""",
+document is bad, or a file has documents, but none with known pods. All other
+pods are answered.""",
     ),
     "mutate": (
         "show how pods would be changed when they are created",
@@ -34,7 +35,8 @@ The answer to a pod is the changed pod; to a workload, the manifest with its pod
 templates changed like its pods, without the labels that a controller adds; to
 an AdmissionReview (admission.k8s.io/v1) the review that the webhook returns.
 
-Exit status: 2 if a document is bad, or nothing of a file has known pods.""",
+Exit status: 2 if a document is bad, or a file has documents, but none with
+known pods.""",
     ),
     "serve": (
         "run the admission webhook and the quit and repair controllers",

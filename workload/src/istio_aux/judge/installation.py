@@ -145,7 +145,7 @@ class Installations(msgspec.Struct, frozen=True):
         return any(each.settings.namespace_selectors.matches(labels) for each in self.found)
 
     def shared(self, namespaces: Mapping[str, Labels]) -> dict[tuple[str, ...], list[str]]:
-        """Group the namespaces that several installations select by who selects them.
+        """Return the namespaces that several installations select, by these installations.
 
         ``namespaces`` has the labels of each namespace. The result has the names of installations,
         and the namespaces that these select.

@@ -122,10 +122,10 @@ def free(namespace: str, what: str) -> Command:
     return command("istio-aux quit -n {} {} --yes", namespace, what)
 
 
-def selects(state: str, judged: Judgement) -> Command:
+def command_to_select(state: str, judged: Judgement) -> Command:
     """The command that has an installation look after the pod, unless that frees nothing.
 
-    What keeps a pod beside its proxy keeps it then, too.
+    In the states below something else keeps the pod even when it is looked after.
     """
     return NO_COMMAND if state in {"blocked", "unstarted", "lost"} else judged.change
 
@@ -189,7 +189,7 @@ def _hanging(pod: Pod, about: Found, judged: Judgement) -> Found | None:
             if state == "stuck" and judged.left_out and not by
             else NO_COMMAND
         ),
-        change=selects(state, judged),
+        change=command_to_select(state, judged),
     )
 
 

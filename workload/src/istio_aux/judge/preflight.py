@@ -227,7 +227,7 @@ def unready(configuration: str, service: Service) -> CheckResult:
         "installation",
         Code.NOT_READY,
         f"{configuration}: no pod of Service {service} is ready: new pods are not changed",
-        "look at its pods; what a removed one has left can be deleted",
+        "look at its pods; if istio-aux was removed there, delete what it left",
         command("kubectl get pods -n {}", service.namespace),
     )
 
@@ -256,7 +256,10 @@ def webhook(name: str | None, configurations: Mapping[str, Configuration]) -> It
             "install Istio under names that sort after istio-aux-",
         )
     else:
-        yield _ok("webhook order", f"{name} is called before Istio's")
+        yield _ok(
+            "webhook order",
+            f"{name} {'is called' if name in configurations else 'sorts'} before Istio's",
+        )
 
 
 _NOT_LIVE = {
