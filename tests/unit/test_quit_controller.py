@@ -16,12 +16,13 @@ from hypothesis import given, strategies as st
 from istio_aux.judge.installation import Installation
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitPolicy
 from istio_aux.quit.attempt import QuitLimits
+from istio_aux.quit.controller import KUBELET_KNOWN
 from istio_aux.quit.recorder import RESOURCES
 from istio_aux.settings import DEFAULTS
 from istio_aux.tasks import REMEMBERED, Slots
 from msgspec.structs import replace
 from unit.controllers import ENDED, FAST, JOB, QuitWorld, freeing, quitting
-from unit.process import VirtualLoop, until
+from unit.process import Late, VirtualLoop, until
 from unit.rules.pods import RUNNING, State, exited
 from unit.screens import audited
 
@@ -377,6 +378,56 @@ async def test_only_the_leader_shows_what_finished_pods_keep_now_and_by_what(
     assert gpus == [8, 2], "as `audit` counts them"
     world.controller.lead(False)
     assert (kept("istio-proxy"), kept("other")) == (0, 0)
+
+
+# Restart policies of single containers, which kubelets up to 1.34 ignore (KEP-5307).
+
+
+async def own_policy(world: QuitWorld, name: str = "job", code: int = 1) -> None:
+    """A pod whose kubelet starts ``main`` again, unless it obeys the policy of the container."""
+    await world.pod(
+        name, main=exited(code), restart="OnFailure", spec={"nodeName": "node-1"},
+        details={"main": {"restartPolicy": "Never"}},
+    )  # fmt: skip
+
+
+async def runs(world: QuitWorld, version: str) -> None:
+    """The node has a kubelet of this version."""
+    status = {"nodeInfo": {"kubeletVersion": version}}
+    world.api.put("nodes", {"metadata": {"name": "node-1"}, "status": status})
+
+
+async def test_a_container_that_its_kubelet_does_not_restart_is_finished(world: QuitWorld) -> None:
+    """The node is read for each attempt, and again if it could not be read."""
+    reads = world.api.refuse("/api/v1/nodes/node-1", 403, "Forbidden", "nodes: no access", times=1)
+    await runs(world, "v1.35.0")
+    await world.pod("plain", spec={"nodeName": "node-1"})
+    await world.ended("exited")
+    assert reads == []
+    await own_policy(world)
+    await world.ended("exited", 2)
+    await own_policy(world, "other")
+    await world.ended("exited", 3)
+    assert len(reads) == 3
+    (failed,) = [each for each in world.api.events if each["reason"] == "ProxyQuitFailed"]
+    assert "nodes: no access" in failed["note"]
+
+
+async def test_a_pod_that_waits_for_an_old_kubelet_is_freed_once_that_is_upgraded() -> None:
+    """Nothing of the pod changes, so the next list has to show it."""
+    clock = Late()
+    async with quitting(clock=clock) as world:
+        await runs(world, "v1.33.0")
+        await own_policy(world)
+        await world.ended("superseded")
+        await own_policy(world, "other")
+        await until(lambda: len(world.controller.known) == 2, "the watch has shown it")
+        assert world.told == []
+        await runs(world, "v1.35.0")
+        clock.seconds += KUBELET_KNOWN
+        world.api.forget_history()
+        await world.api.cut()
+        await world.ended("exited", 2)
 
 
 # Who has a slot for an attempt, and when, among nodes and namespaces that hang.
