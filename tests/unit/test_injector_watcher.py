@@ -41,9 +41,13 @@ def injector(watcher: Watcher, name: str | None = None) -> Injector:
 
 
 async def told(watcher: Watcher, state: Liveness, name: str | None = None) -> Injector:
-    """Wait until an injector is said to be in a state; returns all that is said of it."""
+    """Wait until a probe, or what is read, shows a state; returns all that is said of it."""
     await until(
-        lambda: watcher.control_planes.injectors and injector(watcher, name).state is state,
+        lambda: (
+            watcher.control_planes.injectors
+            and injector(watcher, name).state is state
+            and injector(watcher, name).why != "it has not been probed yet"
+        ),
         f"{name or 'the injector'} is {state}",
     )
     return injector(watcher, name)
